@@ -22,6 +22,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -81,19 +82,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // options are the flags.
 type options struct {
-	plan                                 harness.Plan
-	scale, outage, faults, kernel, worst bool
-	attribution, watching, transports    bool
-	start, readers, program, upstreams   bool
-	fair                                 fairness.Parts
-	services                             int
-	silence                              time.Duration
-	out                                  string // empty for none
+	plan     harness.Plan
+	chosen   map[string]*bool // sections by flag
+	fair     fairness.Parts
+	services int
+	silence  time.Duration
+	out      string // empty for none
 }
 
 // parseFlags reads the command line.
 func parseFlags(args []string, stderr io.Writer) (options, error) {
-	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}}
+	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}, chosen: map[string]*bool{}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -upstreams 1, with -scale, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
@@ -102,20 +101,13 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
 	fs.BoolVar(&o.plan.Cluster, "cluster", true, "measure cluster names too, which takes a Kubernetes API server")
 	only := fs.String("only", "", "measure `WORKLOADS/SERVERS` only, two regular expressions; either may be missing")
-	fs.BoolVar(&o.scale, "scale", false, "measure the section about a large cluster, and that alone")
+	for _, s := range o.sections() {
+		if s.what != "" {
+			o.chosen[s.flag] = fs.Bool(s.flag[1:], false, "measure the section about "+s.what+", and that alone")
+		}
+	}
 	fs.IntVar(&o.services, "scale-services", scale.DefaultServices, "the `number` of Services of that cluster; everything else is in proportion")
-	fs.BoolVar(&o.outage, "outage", false, "measure the section about upstreams that fail, and that alone")
 	fs.DurationVar(&o.silence, "outage-silence", outage.DefaultSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
-	fs.BoolVar(&o.faults, "faults", false, "measure the section about agents that are replaced or fail, and that alone")
-	fs.BoolVar(&o.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
-	fs.BoolVar(&o.program, "program", false, "measure the section about the time of the programs in the kernel, and that alone")
-	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
-	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
-	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
-	fs.BoolVar(&o.transports, "transports", false, "measure the section about encrypted transports, and that alone")
-	fs.BoolVar(&o.upstreams, "upstreams", false, "measure the section about real servers as upstreams, and that alone")
-	fs.BoolVar(&o.start, "start", false, "measure the section about starting, stopping and being idle, and that alone")
-	fs.BoolVar(&o.readers, "hotname", false, "measure the section about many readers that are asked for one name, and that alone")
 	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
 	fs.BoolVar(&o.fair.Budgets, "budgets", false, "measure the section about fair shares: an upstream has a budget; may be given with -floods and -shares")
 	fs.BoolVar(&o.fair.Shares, "shares", false, "measure the section about fair shares: what shares cost; may be given with -floods and -budgets")
@@ -140,14 +132,8 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 }
 
 // check says what can't be measured.
-func (o options) check() error {
-	parts := 0
-	for _, s := range o.sections() {
-		if s.set {
-			parts++
-		}
-	}
-	if parts > 1 {
+func (o *options) check() error {
+	if len(o.measured()) > 1 {
 		return errors.New("-scale, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
@@ -159,50 +145,62 @@ func (o options) check() error {
 // defaultRounds is the number of rounds unless one is given. The median of five is not
 // affected by two disturbed rounds. Where a round takes minutes there are three, which
 // tolerate one. Differences of a hundredth take nine.
-func (o options) defaultRounds() int {
-	switch {
-	case o.upstreams:
-		return 1 // of a minute for each server
-	case o.scale || o.outage || o.faults:
-		return 3
-	case o.attribution || o.watching || o.fair.Any():
-		return 9
+func (o *options) defaultRounds() int {
+	if list := o.measured(); len(list) > 0 {
+		return list[0].rounds
 	}
-	return 5
+	return fewRounds
 }
+
+// The usual numbers of rounds.
+const (
+	minuteRounds = 1 // of a minute for each server
+	slowRounds   = 3
+	fewRounds    = 5
+	closeRounds  = 9
+)
 
 // section is a section that is measured alone.
 type section struct {
 	flag    string
-	set     bool
+	what    string // for the flag's help; empty for fair shares, which have a flag for each part
+	rounds  int
 	measure func(context.Context, harness.Plan) (harness.Section, error)
 }
 
-// sections returns all sections, and whether their flags are set.
-func (o options) sections() []section {
+// sections returns all sections.
+func (o *options) sections() []section {
 	return []section{
-		{harness.ScaleFlag, o.scale, anySection(func(ctx context.Context, p harness.Plan) (*scale.Report, error) {
+		{harness.ScaleFlag, "a large cluster", slowRounds, anySection(func(ctx context.Context, p harness.Plan) (*scale.Report, error) {
 			return scale.Measure(ctx, p, o.services)
 		})},
-		{harness.OutageFlag, o.outage, anySection(func(ctx context.Context, p harness.Plan) (*outage.Report, error) {
+		{harness.OutageFlag, "upstreams that fail", slowRounds, anySection(func(ctx context.Context, p harness.Plan) (*outage.Report, error) {
 			return outage.Measure(ctx, p, o.silence)
 		})},
-		{harness.FailoverFlag, o.faults, anySection(func(ctx context.Context, p harness.Plan) (*failover.Report, error) {
+		{harness.FailoverFlag, "agents that are replaced or fail", slowRounds, anySection(func(ctx context.Context, p harness.Plan) (*failover.Report, error) {
 			return failover.Measure(ctx, p, failover.UpgradesInARow)
 		})},
-		{harness.KernelFlag, o.kernel, anySection(kernel.Measure)},
-		{harness.ProgramFlag, o.program, anySection(programtime.Measure)},
-		{harness.AttackFlag, o.worst, anySection(attack.Measure)},
-		{harness.TransportsFlag, o.transports, anySection(transports.Measure)},
-		{harness.StartFlag, o.start, anySection(startup.Measure)},
-		{harness.UpstreamsFlag, o.upstreams, anySection(upstreams.Measure)},
-		{harness.ReadersFlag, o.readers, anySection(readers.Measure)},
-		{harness.AttributionFlag, o.attribution, anySection(counting.Measure)},
-		{harness.WatchingFlag, o.watching, anySection(counting.MeasureWatching)},
-		{o.fair.Flags(), o.fair.Any(), anySection(func(ctx context.Context, p harness.Plan) (*fairness.Report, error) {
+		{harness.KernelFlag, "answers from inside the kernel", fewRounds, anySection(kernel.Measure)},
+		{harness.ProgramFlag, "the time of the programs in the kernel", fewRounds, anySection(programtime.Measure)},
+		{harness.AttackFlag, "the most expensive queries", fewRounds, anySection(attack.Measure)},
+		{harness.TransportsFlag, "encrypted transports", fewRounds, anySection(transports.Measure)},
+		{harness.StartFlag, "starting, stopping and being idle", fewRounds, anySection(startup.Measure)},
+		{harness.UpstreamsFlag, "real servers as upstreams", minuteRounds, anySection(upstreams.Measure)},
+		{harness.ReadersFlag, "many readers that are asked for one name", fewRounds, anySection(readers.Measure)},
+		{harness.AttributionFlag, "counting queries by client", closeRounds, anySection(counting.Measure)},
+		{harness.WatchingFlag, "the page and nodens tail", closeRounds, anySection(counting.MeasureWatching)},
+		{o.fair.Flags(), "", closeRounds, anySection(func(ctx context.Context, p harness.Plan) (*fairness.Report, error) {
 			return fairness.Measure(ctx, p, o.fair)
 		})},
 	}
+}
+
+// measured returns the sections whose flags are set.
+func (o *options) measured() []section {
+	return slices.DeleteFunc(o.sections(), func(s section) bool {
+		set := o.chosen[s.flag]
+		return (set == nil || !*set) && (s.what != "" || !o.fair.Any())
+	})
 }
 
 // anySection returns f with the result of all sections.
@@ -211,27 +209,23 @@ func anySection[S harness.Section](f func(context.Context, harness.Plan) (S, err
 }
 
 // section returns the flag of the section with the options that are not the defaults.
-func (o options) section() string {
+func (o *options) section() (flags string) {
+	if list := o.measured(); len(list) > 0 {
+		flags = list[0].flag
+	}
 	switch {
-	case o.scale && o.services != scale.DefaultServices:
-		return fmt.Sprintf("%s -scale-services %d", harness.ScaleFlag, o.services)
-	case o.outage && o.silence != outage.DefaultSilence:
-		return fmt.Sprintf("%s -outage-silence %s", harness.OutageFlag, o.silence)
+	case flags == harness.ScaleFlag && o.services != scale.DefaultServices:
+		flags += fmt.Sprintf(" -scale-services %d", o.services)
+	case flags == harness.OutageFlag && o.silence != outage.DefaultSilence:
+		flags += fmt.Sprintf(" -outage-silence %s", o.silence)
 	}
-	for _, s := range o.sections() {
-		if s.set {
-			return s.flag
-		}
-	}
-	return ""
+	return flags
 }
 
 // measure measures the section, or the main part.
-func (o options) measure(ctx context.Context) (harness.Section, error) {
-	for _, s := range o.sections() {
-		if s.set {
-			return s.measure(ctx, o.plan)
-		}
+func (o *options) measure(ctx context.Context) (harness.Section, error) {
+	if list := o.measured(); len(list) > 0 {
+		return list[0].measure(ctx, o.plan)
 	}
 	return queries.Measure(ctx, o.plan)
 }
