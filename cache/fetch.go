@@ -341,7 +341,7 @@ func (c *Cache) interrupted(ctx context.Context, p *cacheShard, old staleAnswer,
 // deliver makes r the result of f, or else the expired answer.
 func (c *Cache) deliver(f *call, old staleAnswer, r *wire.Reply) error {
 	switch {
-	case !old.packed.IsZero() && (f.failed || f.err != nil || c.cfg.Stale.PreferPositive && old.positive && !f.positive):
+	case !old.packed.IsZero() && c.preferStale(&f.callResult, old):
 		c.serveStale(f.shard, old, r)
 		return nil
 	case f.err == nil:
@@ -497,6 +497,11 @@ func (c *Cache) keepsOld(old *entry, n *fetched) bool {
 	failed := n.packed.Rcode() == wire.ServFail
 	lesser := c.cfg.Stale.PreferPositive && old.positive() && (n.kind == denial || n.packed.Answers() == 0)
 	return (failed || lesser) && c.servable(old, n.at)
+}
+
+// preferStale reports whether old is served in place of n.
+func (c *Cache) preferStale(n *callResult, old staleAnswer) bool {
+	return n.failed || n.err != nil || c.cfg.Stale.PreferPositive && old.positive && !n.positive
 }
 
 // servedAtOnce reports whether e, which has expired, is served at now without waiting for an
