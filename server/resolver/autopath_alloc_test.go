@@ -7,22 +7,14 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // searcher is a server without sockets, with everything in its cache that
 // www.example.org takes on shopper's path.
 func searcher(t testing.TB) (z *resolver.Zone, ask func(name string) resolver.Outcome) {
 	t.Helper()
-	b := &dns.Server{Net: "udp", Addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]).String(), Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		_ = w.WriteMsg(outer(q))
-	})}
-	started := make(chan struct{})
-	b.NotifyStartedFunc = func() { close(started) }
-	go func() { _ = b.ListenAndServe() }()
-	<-started
-	t.Cleanup(func() { _ = b.Shutdown() })
-	z, _ = searching(t, netip.MustParseAddrPort(b.Addr))
+	z, _ = searching(t, resolvertest.StartBackend(t, outer).Addr())
 	rt := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
 	x := &resolver.Request{Client: netip.AddrPortFrom(shopper, 4242)}
 	out := make([]byte, 0, replyBuffer)

@@ -1,7 +1,6 @@
 package differential
 
 import (
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // zoneText is a zone with each shape that a zone has: wildcards, empty non-terminals, delegations with
@@ -163,22 +163,14 @@ func startPrimary(t *testing.T) string {
 	if err := parser.Err(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
 		m := new(dns.Msg).SetReply(q)
 		m.Authoritative, m.Compress = true, true
 		if m.Answer = records[:1]; q.Question[0].Qtype == dns.TypeAXFR {
 			m.Answer = slices.Concat(records, records[:1])
 		}
-		_ = w.WriteMsg(m)
-	})}
-	ended := make(chan struct{})
-	go func() { _ = s.ActivateAndServe(); close(ended) }()
-	t.Cleanup(func() { _ = s.Shutdown(); <-ended })
-	return l.Addr().String()
+		return m
+	})).Addr().String()
 }
 
 // awaitZone waits until the server, which may be transferring the zone, has it.

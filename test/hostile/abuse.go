@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/hostile/broken"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 const (
@@ -101,7 +102,7 @@ func (b abuser) sendSlowly(ctx context.Context) {
 	}
 	defer c.Close()
 	b.slowly.Add(1)
-	for _, octet := range writeFrame(make([]byte, broken.HeaderLen+5)) {
+	for _, octet := range fakedns.Frame(make([]byte, broken.HeaderLen+5)) {
 		if _, err := c.Write([]byte{octet}); err != nil || !pause(ctx, slowPause) {
 			return
 		}
@@ -155,16 +156,16 @@ var connectionAbuses = []struct {
 }{
 	{"a frame of nothing", func(b abuser, c *net.TCPConn, _ *broken.Mutator) error { return b.expect(c, []byte{0, 0}) }},
 	{"a frame of less than a header", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
-		return b.expect(c, writeFrame(make([]byte, 1+m.IntN(broken.HeaderLen-1))))
+		return b.expect(c, fakedns.Frame(make([]byte, 1+m.IntN(broken.HeaderLen-1))))
 	}},
 	{"65,535 bytes of noise", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		noise := m.Garbage(nil, dns.MaxMsgSize)
 		noise[2] &^= 0x80
-		return b.expect(c, writeFrame(noise))
+		return b.expect(c, fakedns.Frame(noise))
 	}},
 	{"65,535 bytes behind a query", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		long := append(append([]byte(nil), m.Corpus[m.IntN(len(m.Corpus))]...), make([]byte, dns.MaxMsgSize)...)
-		return b.expect(c, writeFrame(long[:dns.MaxMsgSize]))
+		return b.expect(c, fakedns.Frame(long[:dns.MaxMsgSize]))
 	}},
 	{"65,535 bytes claimed, few sent", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		_, err := c.Write(append([]byte{0xFF, 0xFF}, m.Garbage(nil, m.IntN(5000))...))
@@ -186,7 +187,7 @@ var connectionAbuses = []struct {
 			if err != nil {
 				return err
 			}
-			if _, err := c.Write(writeFrame(packet)); err != nil {
+			if _, err := c.Write(fakedns.Frame(packet)); err != nil {
 				return err
 			}
 		}
@@ -195,11 +196,11 @@ var connectionAbuses = []struct {
 	{"a response", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		packet := append([]byte(nil), m.Corpus[m.IntN(len(m.Corpus))]...)
 		packet[2] |= 0x80
-		if _, err := c.Write(writeFrame(packet)); err != nil {
+		if _, err := c.Write(fakedns.Frame(packet)); err != nil {
 			return err
 		}
 		_ = c.CloseWrite()
-		if msg, err := readFrame(c); err == nil {
+		if msg, err := fakedns.ReadFrame(c); err == nil {
 			return fmt.Errorf("it got %x", msg)
 		}
 		return nil
@@ -233,7 +234,7 @@ func (b abuser) pipeline(c *net.TCPConn, m *broken.Mutator) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.Write(append(out, writeFrame(packet)...)); err != nil {
+	if _, err := c.Write(append(out, fakedns.Frame(packet)...)); err != nil {
 		return err
 	}
 	answered := false
@@ -266,7 +267,7 @@ func brokenFrames(m *broken.Mutator) (out []byte, n int) {
 			continue
 		}
 		binary.BigEndian.PutUint16(packet, uint16(n))
-		out = append(out, writeFrame(packet)...)
+		out = append(out, fakedns.Frame(packet)...)
 		n++
 	}
 	return out, n
@@ -276,7 +277,7 @@ func brokenFrames(m *broken.Mutator) (out []byte, n int) {
 var errUnreadable = errors.New("an answer that can't be read")
 
 func readMessage(c *net.TCPConn) (*dns.Msg, error) {
-	msg, err := readFrame(c)
+	msg, err := fakedns.ReadFrame(c)
 	if err != nil {
 		return nil, err
 	}
@@ -297,7 +298,7 @@ func (b abuser) sendInPieces(c *net.TCPConn, m *broken.Mutator, end bool) error 
 		return err
 	}
 	_ = c.SetNoDelay(true)
-	out := writeFrame(packet)
+	out := fakedns.Frame(packet)
 	for len(out) > 0 {
 		n := min(len(out), 1+m.IntN(20))
 		if _, err := c.Write(out[:n]); err != nil {

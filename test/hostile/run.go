@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/hostile/broken"
-	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // plan is what a run does.
@@ -63,15 +62,12 @@ type report struct {
 // is wrong with the agent is in the report.
 func (p plan) run(ctx context.Context) (*report, error) {
 	r := &report{plan: p, mutations: map[string]uint64{}}
-	at, err := peer.Port()
-	if err != nil {
+	var err error
+	if r.upstream, err = startUpstream(p.seed); err != nil {
 		return nil, err
 	}
-	if r.upstream, err = startUpstream(p.seed, at); err != nil {
-		return nil, err
-	}
-	defer r.upstream.close()
-	a, err := startAgent(ctx, p.dir, r.upstream.addr)
+	defer r.upstream.Close()
+	a, err := startAgent(ctx, p.dir, r.upstream.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +227,7 @@ func (r *report) String() string {
 	line("well-formed queries over UDP, all answered", "%d, sent once more: %d", r.asked.Load(), r.again.Load())
 	line("well-formed queries over TCP, all answered", "%d, turned away: %d", r.askedTCP.Load(), r.refused.Load())
 	line("queries whose replies were broken", "%d, SERVFAIL: %d", r.probed.Load(), r.servfail.Load())
-	line("the upstream was asked", "%d, broke %d replies, sent no other to %d", r.upstream.asked.Load(), r.upstream.broken.Load(), r.upstream.silent.Load())
+	line("the upstream was asked", "%d, broke %d replies, sent no other to %d", r.upstream.Count(), r.upstream.broken.Load(), r.upstream.silent.Load())
 	line("connections", "idle %d, a byte a second %d, broken frames %d", r.silent.Load(), r.slowly.Load(), r.frames.Load())
 	line("the agent's counters: panics, shed", "%v, %v", r.end.counted["coredns_panics_total"], r.end.counted["nodens_dns_shed_total"])
 	line("  connections refused, evicted, cut", "%v, %v, %v", r.end.counted["nodens_dns_connections_refused_total"],

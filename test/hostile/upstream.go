@@ -1,15 +1,12 @@
-// The upstream does not use test/rig/fakedns: it sends broken packets and stays silent on purpose.
-
 package main
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"net"
-	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/hostile/broken"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 const (
@@ -38,124 +36,59 @@ const (
 
 // upstream is the server that the agent forwards to.
 type upstream struct {
-	addr netip.AddrPort
-	udp  *net.UDPConn
-	tcp  net.Listener
-	seed uint64
+	*fakedns.Server
+	broken, silent atomic.Uint64
+	strange        atomic.Uint64 // queries that no forwarder should send
+	second, spent  atomic.Int64  // of silences
 
-	asked, broken, silent atomic.Uint64
-	strange               atomic.Uint64 // queries that no forwarder should send
-	second, spent         atomic.Int64  // of silences
-	conns                 atomic.Uint64 // numbers the connections' mutators
-
-	running sync.WaitGroup
 	mu      sync.Mutex
-	open    map[net.Conn]bool
+	mutator *broken.Mutator
 }
 
-// startUpstream starts the upstream on a port of its own; the caller calls close.
-func startUpstream(seed uint64, port uint16) (*upstream, error) {
-	u := &upstream{addr: netip.AddrPortFrom(loopback, port), seed: seed, open: map[net.Conn]bool{}}
+// startUpstream starts the upstream; the caller calls Close.
+func startUpstream(seed uint64) (*upstream, error) {
+	u := &upstream{mutator: broken.New(seed, 1<<32, nil)}
 	var err error
-	if u.udp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(u.addr)); err != nil {
-		return nil, fmt.Errorf("starting the upstream: %w", err)
-	}
-	if u.tcp, err = net.Listen("tcp4", u.addr.String()); err != nil {
-		u.udp.Close()
-		return nil, fmt.Errorf("starting the upstream: %w", err)
-	}
-	// The kernel cuts it to its maximum. What is lost here the agent asks again.
-	_ = u.udp.SetReadBuffer(4 << 20)
-	u.running.Go(u.serveUDP)
-	u.running.Go(u.serveTCP)
-	return u, nil
+	u.Server, err = fakedns.Open(u.reply, fakedns.Options{Malformed: func([]byte) { u.strange.Add(1) }})
+	return u, err
 }
 
-func (u *upstream) close() {
-	u.udp.Close()
-	u.tcp.Close()
-	u.mu.Lock()
-	for c := range u.open {
-		c.Close()
-	}
-	u.mu.Unlock()
-	u.running.Wait()
-}
-
-func (u *upstream) serveUDP() {
-	m := broken.New(u.seed, 1<<32, nil)
-	buf := make([]byte, dns.MaxMsgSize)
-	for {
-		n, from, err := u.udp.ReadFromUDPAddrPort(buf)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			continue // an ICMP error: the agent gave up on an earlier one
-		}
-		u.reply(m, buf[:n], 0, func(reply []byte) { _, _ = u.udp.WriteToUDPAddrPort(reply, from) })
-	}
-}
-
-func (u *upstream) serveTCP() {
-	for {
-		c, err := u.tcp.Accept()
-		if err != nil {
-			return
-		}
-		u.mu.Lock()
-		u.open[c] = true
-		u.mu.Unlock()
-		u.running.Go(func() {
-			u.serveConn(c)
-			c.Close()
-			u.mu.Lock()
-			delete(u.open, c)
-			u.mu.Unlock()
-		})
-	}
-}
-
-func (u *upstream) serveConn(c net.Conn) {
-	m := broken.New(u.seed, 1<<33+u.conns.Add(1), nil)
-	for {
-		query, err := readFrame(c)
-		if err != nil {
-			return
-		}
-		broke := u.reply(m, query, dns.MaxMsgSize, func(reply []byte) { _, _ = c.Write(writeFrame(reply)) })
-		if broke && m.IntN(4) == 0 {
-			_, _ = c.Write([]byte{0xFF, 0xFF, 1, 2, 3}) // the beginning of a frame
-			return
-		}
-	}
-}
-
-// reply sends what the script says about the query, in at most limit bytes, 0 for
-// what the query allows, and says whether it sent a broken reply. That comes before
-// the true one, so that what is not taken costs the agent no time; sometimes the true
-// one never comes.
-func (u *upstream) reply(m *broken.Mutator, query []byte, limit int, send func([]byte)) (broke bool) {
-	u.asked.Add(1)
-	q := new(dns.Msg)
-	if err := q.Unpack(query); err != nil || len(q.Question) != 1 || q.Opcode != dns.OpcodeQuery || q.Response {
+// reply sends what the script says about the query. A broken reply comes before the true one, so that what is
+// not taken costs the agent no time; sometimes the true one never comes.
+func (u *upstream) reply(q *fakedns.Query) {
+	if q.Opcode != dns.OpcodeQuery {
 		u.strange.Add(1)
-		return false
+		return
 	}
-	reply := packedReply(q, limit)
+	reply := packedReply(q.Msg, q.MaxSize())
 	if !isBroken(q.Question[0]) {
-		send(reply)
-		return false
+		q.Send(reply)
+		return
 	}
 	u.broken.Add(1)
-	m.Corpus = [][]byte{reply, query}
-	send(m.Mutate(reply))
-	if m.IntN(16) == 0 && u.maySilence() {
+	first, endsSilent, endsBroken := u.mutate(q.Msg, reply)
+	q.Send(first)
+	if endsSilent {
 		u.silent.Add(1)
-		return true
+	} else {
+		q.Send(reply)
 	}
-	send(reply)
-	return true
+	if endsBroken && q.Transport == fakedns.TCP {
+		q.SendPart(make([]byte, dns.MaxMsgSize), 5) // the beginning of a frame
+	}
+}
+
+// mutate returns a broken reply, and whether the true one stays away and the connection ends.
+func (u *upstream) mutate(q *dns.Msg, reply []byte) (broken []byte, endsSilent, endsBroken bool) {
+	query, err := q.Pack()
+	if err != nil {
+		panic(err) // it has been read
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mutator.Corpus = [][]byte{reply, query}
+	broken = u.mutator.Mutate(reply)
+	return slices.Clone(broken), u.mutator.IntN(16) == 0 && u.maySilence(), u.mutator.IntN(4) == 0
 }
 
 // isBroken says whether the question gets a broken reply: the same for the same
@@ -177,13 +110,10 @@ func (u *upstream) maySilence() bool {
 	return u.spent.Add(1) <= maxSilencesPerSecond
 }
 
-// packedReply is the true reply to q, packed.
+// packedReply is the true reply to q, packed into at most limit bytes.
 func packedReply(q *dns.Msg, limit int) []byte {
 	m := correctReply(q)
-	if opt := q.IsEdns0(); limit == 0 && opt != nil {
-		limit = int(opt.UDPSize())
-	}
-	m.Truncate(max(limit, dns.MinMsgSize))
+	m.Truncate(limit)
 	reply, err := m.Pack()
 	if err != nil {
 		panic(err) // the names are those of a query that has been read
@@ -264,20 +194,4 @@ func addressOf(name string) net.IP {
 	binary.BigEndian.PutUint32(b[:], h.Sum32())
 	b[0] = 10
 	return net.IP(b[:])
-}
-
-// writeFrame is msg with its length before it (RFC 1035, 4.2.2).
-func writeFrame(msg []byte) []byte {
-	return append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg))), msg...)
-}
-
-// readFrame reads one message with its length.
-func readFrame(r io.Reader) ([]byte, error) {
-	var length [2]byte
-	if _, err := io.ReadFull(r, length[:]); err != nil {
-		return nil, err
-	}
-	msg := make([]byte, binary.BigEndian.Uint16(length[:]))
-	_, err := io.ReadFull(r, msg)
-	return msg, err
 }

@@ -159,27 +159,33 @@ func (l *network) upgrade(p *peer.Process, n int, args []string) (next *peer.Pro
 func (l *network) countRepeatedNames() (asked func() int) {
 	l.t.Helper()
 	var n atomic.Int64
-	handler := fakedns.Answers(func(q *dns.Msg) *dns.Msg {
+	l.startOwnUpstream(func(q *dns.Msg) *dns.Msg {
 		if strings.HasPrefix(q.Question[0].Name, "name-") {
 			n.Add(1)
 		}
 		return fakedns.Address(q, 3600, testbed.FromAgent.String())
 	})
-	var up *fakedns.Server
-	err := testbed.InNamespace(l.upstream, func() (err error) {
-		up, err = fakedns.Open(handler, fakedns.Options{Addr: netip.MustParseAddrPort(net.JoinHostPort(upstreamIP, ownUpstreamPort))})
-		return err
-	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.t.Cleanup(up.Close)
 	l.useOwnUpstream()
 	return func() int { return int(n.Load()) }
 }
 
 // ownUpstreamPort is the port of a test's own upstream.
 const ownUpstreamPort = "5301"
+
+// startOwnUpstream starts an upstream in its namespace.
+func (l *network) startOwnUpstream(reply func(*dns.Msg) *dns.Msg) {
+	l.t.Helper()
+	at := netip.MustParseAddrPort(net.JoinHostPort(upstreamIP, ownUpstreamPort))
+	var s *fakedns.Server
+	err := testbed.InNamespace(l.upstream, func() (err error) {
+		s, err = fakedns.Open(fakedns.Answers(reply), fakedns.Options{Addr: at})
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(s.Close)
+}
 
 // useOwnUpstream makes agents forward to the test's own upstream.
 func (l *network) useOwnUpstream() {

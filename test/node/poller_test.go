@@ -1,5 +1,3 @@
-// The versioned upstream does not use test/rig/fakedns: its sockets are opened inside a network namespace.
-
 package node
 
 import (
@@ -7,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
@@ -195,39 +195,18 @@ func exchangeTCP(c *dns.Conn, query []byte) (*dns.Msg, error) {
 	return m, err
 }
 
-// versionedUpstream is an upstream whose answer is an address that contains its version.
-type versionedUpstream struct{ version atomic.Uint32 }
-
-// answerTTL is the TTL of its answers in seconds, the cache's minimum.
+// answerTTL is the TTL of the versioned upstream's answers in seconds, the cache's minimum.
 const answerTTL = 5
 
-func (m *versionedUpstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
-	r := new(dns.Msg).SetReply(q)
-	n := m.version.Load()
-	r.Answer = []dns.RR{&dns.A{
-		Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: answerTTL},
-		A:   net.IPv4(10, 0, byte(n>>8), byte(n)),
-	}}
-	_ = w.WriteMsg(r) // the client may have given up
-}
-
-func (l *network) startVersionedUpstream() *versionedUpstream {
+// startVersionedUpstream starts an upstream whose answer is an address that contains the version.
+func (l *network) startVersionedUpstream() (version *atomic.Uint32) {
 	l.t.Helper()
-	m := &versionedUpstream{}
-	var conn net.PacketConn
-	err := testbed.InNamespace(l.upstream, func() (err error) {
-		conn, err = net.ListenPacket("udp", net.JoinHostPort(upstreamIP, ownUpstreamPort))
-		return err
+	version = new(atomic.Uint32)
+	l.startOwnUpstream(func(q *dns.Msg) *dns.Msg {
+		n := version.Load()
+		return fakedns.Address(q, answerTTL, netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}).String())
 	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	up := make(chan struct{})
-	s := &dns.Server{PacketConn: conn, Handler: m, NotifyStartedFunc: func() { close(up) }}
-	go func() { _ = s.ActivateAndServe() }()
-	<-up
-	l.t.Cleanup(func() { _ = s.Shutdown() })
-	return m
+	return version
 }
 
 // TestKernelFlush: after a flush no reply comes from the old cache entry. Without a flush no entry is
@@ -235,7 +214,7 @@ func (l *network) startVersionedUpstream() *versionedUpstream {
 func TestKernelFlush(t *testing.T) {
 	t.Parallel()
 	l := newKernelNetwork(t)
-	m := l.startVersionedUpstream()
+	version := l.startVersionedUpstream()
 	args := l.agentArgs(testbed.KernelPathFlag, "-admin-socket", filepath.Join(l.handoverDir(), "admin.sock"))
 	l.useOwnUpstream()
 	l.startAgentWith(args...)
@@ -244,7 +223,7 @@ func TestKernelFlush(t *testing.T) {
 	w.waitForMore()
 	all, then := 0, l.kernelAnswers()
 	for n := uint32(1); n <= soak.Choose[uint32](6, 20); n++ {
-		m.version.Store(n)
+		version.Store(n)
 		before := len(w.waitForMore()) // the old version is in use
 		l.in(l.node, l.nodens, "flush", "-socket", filepath.Join(l.handoverDir(), "admin.sock"), name)
 		at := time.Now()
@@ -256,16 +235,16 @@ func TestKernelFlush(t *testing.T) {
 			}
 		}
 	}
-	all += w.waitForExpiry(t, m)
+	all += w.waitForExpiry(t, version)
 	l.wantKernelReplies(then, all)
 }
 
 func versionOf(s observation) uint32 { return uint32(s.addr[2])<<8 | uint32(s.addr[3]) }
 
 // waitForExpiry waits until an answer has expired, and checks the TTLs before.
-func (w *poller) waitForExpiry(t *testing.T, m *versionedUpstream) (answers int) {
+func (w *poller) waitForExpiry(t *testing.T, version *atomic.Uint32) (answers int) {
 	t.Helper()
-	old := m.version.Add(1) - 1
+	old := version.Add(1) - 1
 	w.pause.Store(int64(time.Millisecond))
 	var first time.Time // when the old version was first seen, or later
 	for ended := false; !ended; {

@@ -5,7 +5,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,50 +20,33 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
-// notified is a server that accepts NOTIFYs.
-type notified struct {
-	addr  string
-	mu    sync.Mutex
-	zones []string
-}
-
-// newNotified starts the server.
-func newNotified(t *testing.T) *notified {
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &notified{addr: conn.LocalAddr().String()}
-	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+// newNotified starts a server that accepts NOTIFYs, and returns what lists their zones in order.
+func newNotified(t *testing.T) (addr string, list func() []string) {
+	var mu sync.Mutex
+	var zones []string
+	s := fakedns.Start(t, fakedns.Answers(func(m *dns.Msg) *dns.Msg {
 		if m.Opcode == dns.OpcodeNotify && len(m.Answer) == 1 && m.Answer[0].Header().Rrtype == dns.TypeSOA {
-			n.mu.Lock()
-			n.zones = append(n.zones, m.Question[0].Name)
-			n.mu.Unlock()
+			mu.Lock()
+			zones = append(zones, m.Question[0].Name)
+			mu.Unlock()
 		}
-		_ = w.WriteMsg(new(dns.Msg).SetReply(m))
-	})}
-	ended := make(chan error, 1)
-	go func() { ended <- s.ActivateAndServe() }()
-	t.Cleanup(func() {
-		_ = s.Shutdown()
-		<-ended
-	})
-	return n
-}
-
-// list returns the zones, sorted.
-func (n *notified) list() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Sorted(slices.Values(n.zones))
+		return new(dns.Msg).SetReply(m)
+	}))
+	return s.Addr().String(), func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Sorted(slices.Values(zones))
+	}
 }
 
 // TestNotifyOfCluster: servers of `to` are told of the zones of kubernetes and k8s_external when the view is loaded, and after a
 // reload only those that are new.
 func TestNotifyOfCluster(t *testing.T) {
-	first, second := newNotified(t), newNotified(t)
+	first, toldFirst := newNotified(t)
+	second, toldSecond := newNotified(t)
 	file := filepath.Join(t.TempDir(), "m.yaml")
 	agenttest.WriteFile(t, file, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.10, externalIPs: [192.0.2.1]}\n")
 	port := peer.Ports(t, 1)[0]
@@ -73,14 +55,14 @@ func TestNotifyOfCluster(t *testing.T) {
 			fmt.Sprintf("transfer cluster.local in-addr.arpa out.test {\nto * %s\n}", strings.Join(servers, " ")))
 	}
 	want := []string{"cluster.local.", "out.test."}
-	l := lookedAt(t, text(first.addr))
-	poll.Until(t, "the zones to be told; the log:\n"+l.log.String(), func() bool { return slices.Equal(first.list(), want) })
-	agenttest.WriteFile(t, l.conf, text(second.addr))
+	l := lookedAt(t, text(first))
+	poll.Until(t, "the zones to be told; the log:\n"+l.log.String(), func() bool { return slices.Equal(toldFirst(), want) })
+	agenttest.WriteFile(t, l.conf, text(second))
 	if !l.look() {
 		t.Fatalf("the configuration is not taken on; the log:\n%s", l.log)
 	}
-	poll.Until(t, "the new server to be told", func() bool { return slices.Equal(second.list(), want) })
-	if got := first.list(); !slices.Equal(got, want) {
+	poll.Until(t, "the new server to be told", func() bool { return slices.Equal(toldSecond(), want) })
+	if got := toldFirst(); !slices.Equal(got, want) {
 		t.Errorf("the first server was told of %q", got)
 	}
 }

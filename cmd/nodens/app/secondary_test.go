@@ -4,7 +4,6 @@ package app
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,35 +14,31 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // startPrimary serves z.test with the serial in the pointer, which is also the last byte of its address.
-func startPrimary(t *testing.T) (addr netip.AddrPort, serial *atomic.Int32, stop func()) {
+func startPrimary(t *testing.T) (s *fakedns.Server, serial *atomic.Int32) {
 	t.Helper()
-	addr, serial = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), peer.Ports(t, 1)[0]), new(atomic.Int32)
+	serial = new(atomic.Int32)
 	serial.Store(1)
-	started := make(chan struct{})
-	s := &dns.Server{Addr: addr.String(), Net: "tcp", NotifyStartedFunc: func() { close(started) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
 		soa, _ := dns.NewRR(fmt.Sprintf("z.test. 60 SOA ns host %d 3600 600 86400 30", serial.Load()))
 		www, _ := dns.NewRR(fmt.Sprintf("www.z.test. 60 A 192.0.2.%d", serial.Load()))
 		m := new(dns.Msg).SetReply(q)
 		if m.Answer = []dns.RR{soa}; q.Question[0].Qtype == dns.TypeAXFR {
 			m.Answer = []dns.RR{soa, www, soa}
 		}
-		_ = w.WriteMsg(m)
-	})}
-	ended := make(chan struct{})
-	go func() { _ = s.ListenAndServe(); close(ended) }()
-	<-started
-	return addr, serial, func() { _ = s.Shutdown(); <-ended }
+		return m
+	})), serial
 }
 
 // TestSecondaryReload: the agent has transferred a zone when it answers its first query; a NOTIFY brings the next version;
 // a reload keeps the zone without asking the primary server, which may be down.
 func TestSecondaryReload(t *testing.T) {
-	primary, serial, stop := startPrimary(t)
+	primary, serial := startPrimary(t)
 	port := peer.Ports(t, 1)[0]
-	secondary := fmt.Sprintf("secondary z.test {\n transfer from %s\n}", primary)
+	secondary := fmt.Sprintf("secondary z.test {\n transfer from %s\n}", primary.Addr())
 	l := lookedAt(t, blockText("z.test", port, "bind 127.0.0.1", secondary))
 	at := fmt.Sprintf("127.0.0.1:%d", port)
 	exchange := func(q *dns.Msg) string {
@@ -69,7 +64,7 @@ func TestSecondaryReload(t *testing.T) {
 	if got := exchange(new(dns.Msg).SetNotify("y.test.")); got != "NOTIFY NOTIMP aa=false" {
 		t.Errorf("the reply to a NOTIFY for another zone is %s", got)
 	}
-	stop()
+	primary.Close()
 	agenttest.WriteFile(t, l.conf, blockText("z.test", port, "bind 127.0.0.1", "minimal", secondary))
 	before := part[*zoneTable](l.current.Load().blocks[0], "secondary")
 	if !l.look() || part[*zoneTable](l.current.Load().blocks[0], "secondary") != before {
