@@ -52,10 +52,8 @@ func startBed(ctx context.Context, dir string) (b *bed, err error) {
 	if b.coredns, err = peer.Spawn(peer.Command{Name: "CoreDNS", Path: coredns, Args: []string{"-conf", dir + "/coredns.conf"}, Dir: dir}); err != nil {
 		return b, err
 	}
-	if b.agent, err = peer.Spawn(peer.Command{
-		Name: "nodens", Path: agent, Dir: dir,
-		Args: []string{"-conf", dir + "/agent.conf", "-localip", b.nodens, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="},
-	}); err != nil {
+	args := append(peer.ServerArgs("nodens", dir+"/agent.conf"), "-localip", b.nodens)
+	if b.agent, err = peer.Spawn(peer.Command{Name: "nodens", Path: agent, Dir: dir, Args: args}); err != nil {
 		return b, err
 	}
 	for p, addr := range map[*peer.Process]string{b.agent: b.nodens, b.coredns: b.other} {

@@ -81,11 +81,8 @@ func (s *site) server() netip.AddrPort {
 // run starts the agent in that binary, and waits until its log has text.
 func (s *site) run(t *testing.T, binary, text string, args ...string) *peer.Process {
 	t.Helper()
-	p := peer.Start(t, peer.Command{
-		Name: "nodens", Path: binary,
-		Args: append([]string{"-conf", s.corefile, "-setupinterface=false", "-setupiptables=false", "-health-port=0",
-			"-metrics-listen-address=", "-node-name=n1", "-node-zone=z1"}, args...),
-	})
+	args = append(append(peer.ServerArgs("nodens", s.corefile), "-node-name=n1", "-node-zone=z1"), args...)
+	p := peer.Start(t, peer.Command{Name: "nodens", Path: binary, Args: args})
 	awaitLog(t, p, text)
 	return p
 }

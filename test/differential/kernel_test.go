@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
@@ -75,8 +76,8 @@ func (s *site) startFixture(t *testing.T, text string) *nodeFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := l.Spawn(l.Node, []string{"NODE_NAME=" + node, rareGC}, l.Nodens, "-conf", conf,
-		"-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=", testbed.KernelPathFlag)
+	args := append(append([]string{l.Nodens}, peer.ServerArgs("nodens", conf)...), testbed.KernelPathFlag)
+	p, err := l.Spawn(l.Node, []string{"NODE_NAME=" + node, rareGC}, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -161,15 +159,7 @@ func knownRules() []*knownDifference {
 // serveRules starts a program with a Corefile and waits until the server at addr answers.
 func serveRules(t *testing.T, program, text string, addr netip.AddrPort) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"-conf", file}
-	if program == "nodens" {
-		args = append(args, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=")
-	}
-	p := peer.Start(t, peer.Command{Name: program, Path: peer.Build(t, program), Args: args, Env: []string{rareGC}})
+	p := peer.StartServer(t, text, peer.Command{Name: program, Env: []string{rareGC}})
 	p.Must(t, program+" to answer", peer.Answers(addr))
 }
 

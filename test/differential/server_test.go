@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -218,16 +216,10 @@ func (s *site) start(t *testing.T, program, text string, user apiserver.User, mo
 		"UPSTREAM", s.upstream.String(),
 		"CLUSTERDNS", s.clusterDNS.String(),
 	).Replace(text)
-	file := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
+	if program != "nodens" {
+		more = nil
 	}
-	args := []string{"-conf", file}
-	if program == "nodens" {
-		args = append(args, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=")
-		args = append(args, more...)
-	}
-	p := peer.Start(t, peer.Command{Name: program, Path: s.binaries[program], Args: args, Env: []string{"NODE_NAME=" + node, rareGC}})
+	p := peer.StartServer(t, text, peer.Command{Name: program, Path: s.binaries[program], Args: more, Env: []string{"NODE_NAME=" + node, rareGC}})
 	return &server{p, program, netip.AddrPortFrom(loopback, ports[0]), fmt.Sprintf("http://127.0.0.1:%d/ready", ports[2])}
 }
 

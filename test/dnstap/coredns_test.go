@@ -20,12 +20,6 @@ import (
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
-// programs are the servers that are compared, with their flags.
-var programs = map[string][]string{
-	"coredns": nil,
-	"nodens":  {"-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="},
-}
-
 // startServer starts a program that forwards to an upstream and has the dnstap lines, and returns its
 // port and the upstream's address.
 func startServer(t *testing.T, program string, lines ...string) (port uint16, upstream netip.AddrPort) {
@@ -33,9 +27,7 @@ func startServer(t *testing.T, program string, lines ...string) (port uint16, up
 	up := fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 300, "192.0.2.1") }))
 	port, upstream = peer.Ports(t, 1)[0], up.Addr()
 	text := fmt.Sprintf(".:%d {\n    bind 127.0.0.1\n    metadata\n    cache 300\n    forward . %s\n    %s\n}\n", port, upstream, strings.Join(lines, "\n    "))
-	conf := filepath.Join(t.TempDir(), "Corefile")
-	agenttest.WriteFile(t, conf, text)
-	p := peer.Start(t, peer.Command{Name: program, Path: peer.Build(t, program), Args: append([]string{"-conf", conf}, programs[program]...)})
+	p := peer.StartServer(t, text, peer.Command{Name: program})
 	p.Must(t, program+" to answer", peer.Answers(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)))
 	return port, upstream
 }

@@ -50,11 +50,11 @@ func TestShapes(t *testing.T) {
 				}
 				return
 			}
-			served, text := starts(t, peer.Command{Name: "nodens", Path: nodens, Args: []string{"-conf", conf, "-setupinterface=false", "-setupiptables=false", "-metrics-listen-address="}}, port)
+			served, text := starts(t, peer.Command{Name: "nodens", Path: nodens, Args: peer.ServerArgs("nodens", conf)}, port)
 			if served != (s.refused == "") || !strings.Contains(text, s.refused) {
 				t.Errorf("nodens serves: %t, want %t; its log should have %q:\n%s", served, s.refused == "", s.refused, text)
 			}
-			theirs, text := starts(t, peer.Command{Name: "coredns", Path: coredns, Args: []string{"-conf", conf}}, port)
+			theirs, text := starts(t, peer.Command{Name: "coredns", Path: coredns, Args: peer.ServerArgs("coredns", conf)}, port)
 			if theirs == s.corednsRefuses {
 				t.Errorf("CoreDNS serves: %t, want %t:\n%s", theirs, !s.corednsRefuses, text)
 			}

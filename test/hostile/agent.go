@@ -130,10 +130,7 @@ func startAgent(ctx context.Context, dir string, to netip.AddrPort) (*agent, err
 	if err := errors.Join(os.WriteFile(conf, []byte(text), 0o644), os.WriteFile(objects, []byte(manifest), 0o644)); err != nil {
 		return nil, err
 	}
-	a.Process, err = peer.Spawn(peer.Command{
-		Name: "nodens", Path: path, Dir: dir,
-		Args: []string{"-conf", conf, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="},
-	})
+	a.Process, err = peer.Spawn(peer.Command{Name: "nodens", Path: path, Dir: dir, Args: peer.ServerArgs("nodens", conf)})
 	if err != nil {
 		return nil, err
 	}

@@ -161,14 +161,8 @@ func runTenant(t *testing.T, attack func(*tenant) error) outcome {
 		n.api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 	}
 	n.api.Put(victimService("web", "10.96.7.1"))
-	conf := filepath.Join(dir, "Corefile")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, tenantCorefile, ports[0], n.api.URL, silent.LocalAddr(), ports[1]), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := peer.Start(t, peer.Command{
-		Name: "nodens", Path: peer.Build(t, "nodens"), Dir: dir, Env: []string{"NODE_NAME=" + tenantNode},
-		Args: []string{"-conf", conf, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="},
-	})
+	text := fmt.Sprintf(tenantCorefile, ports[0], n.api.URL, silent.LocalAddr(), ports[1])
+	p := peer.StartServer(t, text, peer.Command{Name: "nodens", Dir: dir, Env: []string{"NODE_NAME=" + tenantNode}})
 	p.Must(t, "the agent's answers", peer.Answers(netip.MustParseAddrPort(n.addr)))
 	if attack != nil {
 		if err := attack(n); err != nil {

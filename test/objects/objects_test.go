@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -123,16 +121,8 @@ func startServer(t *testing.T, program, options, kubeconfig string, cases []*tes
 		fmt.Fprintf(&text, ".:%d {\nbind 127.0.0.1\nerrors\nready 127.0.0.1:%d\n%skubernetes cluster.local%s in-addr.arpa ip6.arpa {\nkubeconfig %s\n%s%s}\n}\n",
 			ports[i], ports[len(cases)], c.block, zones, kubeconfig, c.options, options)
 	}
-	corefile := filepath.Join(t.TempDir(), "Corefile")
 	filled := strings.NewReplacer("UPSTREAM", up.Addr().String(), "BROKEN", broken.Addr().String()).Replace(text.String())
-	if err := os.WriteFile(corefile, []byte(filled), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"-conf", corefile}
-	if program == "nodens" {
-		args = append(args, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=")
-	}
-	s.process = peer.Start(t, peer.Command{Name: program, Path: peer.Build(t, program), Args: args, Env: []string{"NODE_NAME=n1"}})
+	s.process = peer.StartServer(t, filled, peer.Command{Name: program, Env: []string{"NODE_NAME=n1"}})
 	return s
 }
 

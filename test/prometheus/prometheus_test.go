@@ -66,9 +66,8 @@ func TestDashboardData(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, ports := t.TempDir(), peer.Ports(t, 3)
-	conf := filepath.Join(dir, "Corefile")
-	writeFile(t, conf, fmt.Sprintf(corefile, ports[0], ports[1], filepath.Join(root, "cmd/nodens/sample/manifests"), startUpstream(t)))
-	agent := peer.Start(t, peer.Command{Name: "nodens", Path: peer.Build(t, "nodens"), Args: []string{"-conf", conf, "-metrics-listen-address", ""}})
+	text := fmt.Sprintf(corefile, ports[0], ports[1], filepath.Join(root, "cmd/nodens/sample/manifests"), startUpstream(t))
+	agent := peer.StartServer(t, text, peer.Command{Name: "nodens"})
 	asked := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0])
 	agent.Must(t, "the agent to answer", peer.Answers(asked))
 

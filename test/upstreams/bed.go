@@ -163,9 +163,9 @@ func (b *Bed) startForwarder(ctx context.Context, name, root string) (*forwarder
 // command returns the command that runs a program with the Corefile conf. The variable AGENT
 // may name the binary of nodens.
 func (b *Bed) command(ctx context.Context, name, conf string) (c peer.Command, err error) {
-	program, args := "coredns", []string{"-conf", conf}
+	program := "coredns"
 	if name == Nodens {
-		program, args = "nodens", []string{"-conf", conf, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="}
+		program = "nodens"
 	}
 	path := os.Getenv("AGENT")
 	if path == "" || name != Nodens {
@@ -173,7 +173,7 @@ func (b *Bed) command(ctx context.Context, name, conf string) (c peer.Command, e
 			return c, err
 		}
 	}
-	return peer.Command{Name: name, Path: path, Args: args, Dir: b.dir}, nil
+	return peer.Command{Name: name, Path: path, Args: peer.ServerArgs(program, conf), Dir: b.dir}, nil
 }
 
 // forwardBlock returns the directive that forwards over t.

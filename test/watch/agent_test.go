@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -49,17 +47,10 @@ func startWith(t *testing.T, binary string, api *apiserver.Server, options, forw
     %s
 }
 `, ports[0], ports[1], api.Kubeconfig(apiserver.Agent), options, forward)
-	file := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	a := &agent{
-		process: peer.Start(t, peer.Command{
-			Name: "nodens", Path: binary,
-			Args: []string{"-conf", file, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="},
-		}),
-		server: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0]),
-		ready:  fmt.Sprintf("http://127.0.0.1:%d/ready", ports[1]),
+		process: peer.StartServer(t, text, peer.Command{Name: "nodens", Path: binary}),
+		server:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0]),
+		ready:   fmt.Sprintf("http://127.0.0.1:%d/ready", ports[1]),
 	}
 	// One socket for all queries: a poll then costs a packet each way.
 	conn, err := a.client.Dial(a.server.String())

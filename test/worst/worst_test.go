@@ -2,8 +2,6 @@ package worst_test
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,16 +102,7 @@ func start(t *testing.T, upstream netip.AddrPort) netip.AddrPort {
 	ports := peer.Ports(t, 2)
 	text := strings.NewReplacer("@LISTEN@", "127.0.0.1", "@PORT@", strconv.Itoa(int(ports[0])), "@METRICS@", strconv.Itoa(int(ports[1])),
 		"@TO@", upstream.String(), "@FILES@", dir).Replace(worst.Corefile())
-	conf := filepath.Join(dir, "Corefile")
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	p, err := peer.Spawn(peer.Command{Name: "nodens", Path: peer.Build(t, "nodens"), Dir: dir, Args: []string{
-		"-conf", conf, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Stop)
+	p := peer.StartServer(t, text, peer.Command{Name: "nodens"})
 	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0])
 	p.Must(t, "the agent", peer.Answers(at))
 	return at
