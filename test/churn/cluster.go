@@ -31,7 +31,7 @@ const (
 
 // cluster is the objects at the API server, and how they look in DNS.
 type cluster struct {
-	api    *apiServer
+	api    *fakeapi.HTTPS
 	random *rand.Rand
 	// slots are the changing Services by their number. calm has the other names.
 	slots []slot
@@ -48,7 +48,7 @@ type slot struct {
 	asked   []question
 }
 
-func newCluster(api *apiServer, random *rand.Rand) *cluster {
+func newCluster(api *fakeapi.HTTPS, random *rand.Rand) *cluster {
 	c := &cluster{api: api, random: random, slots: make([]slot, changingServices)}
 	for n := range namespaces {
 		api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(n)}})

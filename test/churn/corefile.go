@@ -64,7 +64,7 @@ func (r *run) corefile(a *agent, s settings) string {
 		"@DNS@", fmt.Sprint(a.ports.dns), "@TLS@", fmt.Sprint(a.ports.tls), "@HTTPS@", fmt.Sprint(a.ports.https), "@WEB@", a.web().String(),
 		"@CERT@", filepath.Join(r.dir, "server.crt"), "@KEY@", filepath.Join(r.dir, "server.key"), "@CA@", filepath.Join(r.dir, "ca.pem"),
 		"@CACHE@", fmt.Sprintf("cache 3600 {\n        success %d\n        denial %d\n    }", s.success, s.denial), "@FORWARD@", forward,
-		"@SECURE@", r.secure.Addr().String(), "@KUBECONFIG@", r.api.kubeconfig, "@SCOPE@", scope,
+		"@SECURE@", r.secure.Addr().String(), "@KUBECONFIG@", r.api.Kubeconfig, "@SCOPE@", scope,
 		"@MARKER@", s.marker().String(), "@HOSTS@", hosts.String(), "@ZONES@", strings.ReplaceAll(zones.String(), "@BIND@", binds), "@BIND@", binds,
 	).Replace(corefileTemplate)
 }

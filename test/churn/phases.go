@@ -156,9 +156,9 @@ const turnedAway = 6
 
 // loseAPI lets the API server go away. Objects change meanwhile.
 func (r *run) loseAPI(ctx context.Context) error {
-	r.api.goAway()
+	r.api.GoAway()
 	r.counts.apiAway++
-	ln, err := net.Listen("tcp", r.api.addr)
+	ln, err := net.Listen("tcp", r.api.Addr)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (r *run) loseAPI(ctx context.Context) error {
 	if r.random.IntN(2) == 0 {
 		r.api.Forget()
 	}
-	if err := r.api.back(); err != nil {
+	if err := r.api.Return(); err != nil {
 		return err
 	}
 	return r.visible(ctx, asked)

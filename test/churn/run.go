@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -23,7 +24,7 @@ type run struct {
 	plan      plan
 	dir       string
 	roots     *tls.Config
-	api       *apiServer
+	api       *fakeapi.HTTPS
 	cluster   *cluster
 	upstreams [2]*upstream
 	secure    *upstream // over TLS
@@ -163,7 +164,7 @@ func (r *run) startServers() error {
 	if err := ca.WriteFiles(cert, filepath.Join(r.dir, "server.crt"), filepath.Join(r.dir, "server.key")); err != nil {
 		return err
 	}
-	if r.api, err = openAPI(r.dir, authority); err != nil {
+	if r.api, err = fakeapi.OpenHTTPS(r.dir, worldAddr, authority); err != nil {
 		return err
 	}
 	for i := range r.upstreams {
@@ -199,7 +200,7 @@ func (r *run) close() {
 		}
 	}
 	if r.api != nil {
-		r.api.close()
+		r.api.Close()
 	}
 	if r.node != nil {
 		r.node.close()

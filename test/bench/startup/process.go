@@ -51,7 +51,7 @@ func (r *run) start(w row, on machine.Cores) (p process, err error) {
 	}
 	v := values{
 		Bare: w.bare, Cluster: w.setting.cluster, Port: free[0], Health: free[1], Ready: free[2], Metrics: free[3],
-		Lameduck: w.lameduck, Upstream: r.upstream.Addr().String(), Kubeconfig: r.cluster.kubeconfig, Scope: w.scope, View: w.view,
+		Lameduck: w.lameduck, Upstream: r.upstream.Addr().String(), Kubeconfig: r.cluster.Kubeconfig, Scope: w.scope, View: w.view,
 	}
 	var text bytes.Buffer
 	if err := corefile.Execute(&text, v); err != nil {

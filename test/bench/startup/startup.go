@@ -140,7 +140,7 @@ func (r *run) close() {
 		r.upstream.Close()
 	}
 	if r.cluster != nil {
-		r.cluster.close()
+		r.cluster.Close()
 	}
 }
 
