@@ -30,9 +30,7 @@ func TestFlush(t *testing.T) {
 	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n cache 300\n forward . 127.0.0.1:%d\n}\n", p[0], p[1]), "-admin-socket", socket)
 	all := []string{"a.test.", "www.a.test.", "b.test."}
 	for _, name := range all {
-		if got := agenttest.Ask(t, p[0], name); got != "192.0.2.1" {
-			t.Fatalf("%s is %s", name, got)
-		}
+		agenttest.Expect(t, p[0], name, "192.0.2.1")
 	}
 	up.Reload(upstream("192.0.2.2"), "the new configuration is in force")
 	fresh := make(map[string]bool)

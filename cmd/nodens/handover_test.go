@@ -122,9 +122,7 @@ func TestHandover(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "handover")
 	upstream := origin(t, up)
 	last := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	if got := agenttest.Ask(t, port, "www.example.org."); got != "192.0.2.1" {
-		t.Fatalf("answered with %s", got)
-	}
+	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
 	upstream.Stop() // all that is known from here on is in the cache
 	c := newCrowd(port, "www.example.org.", "192.0.2.1")
 	for range 3 {
@@ -253,9 +251,7 @@ func TestSuccessorDies(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "handover")
 	origin(t, up)
 	agent := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	if got := agenttest.Ask(t, port, "www.example.org."); got != "192.0.2.1" {
-		t.Fatalf("answered with %s", got)
-	}
+	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
 	ctx := t.Context()
 	sockets := func(p *handover.Predecessor) { takeSockets(t, p) }
 	cached := func(p *handover.Predecessor) {
@@ -348,9 +344,7 @@ func TestPredecessorDies(t *testing.T) {
 			origin(t, p[2])
 			startProcess(t, step, nil, dir).AwaitLog("msg=serving")
 			agent := startAgentProcess(t, withCache(p[0], p[1], p[2]), "-handover-dir", dir)
-			if got := agenttest.Ask(t, p[0], "www.example.org."); got != "192.0.2.1" {
-				t.Errorf("answered with %s", got)
-			}
+			agenttest.Expect(t, p[0], "www.example.org.", "192.0.2.1")
 			if code, text := agenttest.Get(t, p[1], "/ready"); code != 200 {
 				t.Errorf("/ready is %d %s", code, text)
 			}
@@ -377,9 +371,7 @@ func TestStopInTheMiddle(t *testing.T) {
 			takeSockets(t, p)
 			agent.signal(syscall.SIGTERM)
 			agent.AwaitLog("waiting for its end")
-			if got := agenttest.Ask(t, port, "ftp.example.org."); got != "192.0.2.2" {
-				t.Errorf("answered with %s", got)
-			}
+			agenttest.Expect(t, port, "ftp.example.org.", "192.0.2.2")
 			if breaks {
 				_ = p.Close()
 				agent.awaitExit(0)
@@ -426,14 +418,10 @@ func TestOtherAddress(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "handover")
 	origin(t, p[3])
 	first := startAgentProcess(t, withCache(p[0], p[2], p[3]), "-handover-dir", dir)
-	if got := agenttest.Ask(t, p[0], "www.example.org."); got != "192.0.2.1" {
-		t.Fatalf("answered with %s", got)
-	}
+	agenttest.Expect(t, p[0], "www.example.org.", "192.0.2.1")
 	startAgentProcess(t, withCache(p[1], p[2], p[3]), "-handover-dir", dir)
 	first.awaitExit(0)
-	if got := agenttest.Ask(t, p[1], "www.example.org."); got != "192.0.2.1" {
-		t.Errorf("at the new address answered with %s", got)
-	}
+	agenttest.Expect(t, p[1], "www.example.org.", "192.0.2.1")
 	if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p[0])); err == nil {
 		_ = conn.Close()
 		t.Error("somebody still listens at the old address")
@@ -482,9 +470,7 @@ func TestBeside(t *testing.T) {
 	startAgentProcess(t, withCache(port, web, up), "-handover-dir", filepath.Join(t.TempDir(), "handover"))
 	first.signal(syscall.SIGTERM)
 	first.awaitExit(0)
-	if got := agenttest.Ask(t, port, "www.example.org."); got != "192.0.2.1" {
-		t.Errorf("answered with %s", got)
-	}
+	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
 	if code, text := agenttest.Get(t, web, "/ready"); code != 200 {
 		t.Errorf("/ready is %d %s", code, text)
 	}

@@ -30,9 +30,7 @@ func TestSample(t *testing.T) {
 		"web.shop.svc.cluster.local.": "10.96.7.1", "db-0.db.shop.svc.cluster.local.": "10.244.1.10",
 		"dual.shop.svc.cluster.local.": "10.96.7.2",
 	} {
-		if got := agenttest.Ask(t, p[0], name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		agenttest.Expect(t, p[0], name, want)
 	}
 	sample.signal(syscall.SIGTERM)
 	sample.awaitExit(0)

@@ -21,9 +21,7 @@ func TestWarmStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "handover")
 	upstream := origin(t, up)
 	first := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	if got := agenttest.Ask(t, port, "www.example.org."); got != "192.0.2.1" {
-		t.Fatalf("answered with %s", got)
-	}
+	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
 	first.signal(syscall.SIGTERM)
 	first.awaitExit(0)
 	upstream.Stop()
@@ -32,9 +30,7 @@ func TestWarmStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	if got := agenttest.Ask(t, port, "www.example.org."); got != "192.0.2.1" {
-		t.Errorf("the second agent answered with %s", got)
-	}
+	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
 	if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "1" {
 		t.Errorf("%q answers were found, want 1", got)
 	}
@@ -67,9 +63,7 @@ func TestCrash(t *testing.T) {
 	first.signal(syscall.SIGKILL)
 	first.awaitExit(-1)
 	startAgentProcess(t, withCache(p[0], p[1], p[2]), "-handover-dir", dir)
-	if got := agenttest.Ask(t, p[0], "www.example.org."); got != "192.0.2.1" {
-		t.Errorf("answered with %s", got)
-	}
+	agenttest.Expect(t, p[0], "www.example.org.", "192.0.2.1")
 	if code, text := agenttest.Get(t, p[1], "/ready"); code != 200 {
 		t.Errorf("/ready is %d %s", code, text)
 	}

@@ -77,9 +77,7 @@ func question(t *testing.T, packet []byte) string {
 func messages(t *testing.T, frames <-chan []byte, port uint16, upstream netip.AddrPort) (list []received, err error) {
 	t.Helper()
 	for _, want := range []int{4, 6} {
-		if got := agenttest.Ask(t, port, "www.tapped.test."); got != "192.0.2.1" {
-			t.Fatalf("the answer is %s", got)
-		}
+		agenttest.Expect(t, port, "www.tapped.test.", "192.0.2.1")
 		for len(list) < want {
 			m, ok := next(t, frames, upstream, hangTimeout)
 			if !ok {

@@ -29,43 +29,25 @@ func TestReload(t *testing.T) {
 	}
 	rest := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n cache 300\n forward . 127.0.0.1:%d\n}\n", first, web, up)
 	r := startAgent(t, block(first, "192.0.2.10")+rest)
-	if got := agenttest.Ask(t, first, "x.by.hand."); got != "192.0.2.10" {
-		t.Fatalf("before: %s", got)
-	}
-	if got := agenttest.Ask(t, first, "www.example.org."); got != "192.0.2.1" {
-		t.Fatalf("before: %s", got)
-	}
+	agenttest.Expect(t, first, "x.by.hand.", "192.0.2.10")
+	agenttest.Expect(t, first, "www.example.org.", "192.0.2.1")
 	upstream.Stop() // from here on, only the cache knows
 	r.Reload(block(first, "192.0.2.11")+rest, "the new configuration is in force")
-	if got := agenttest.Ask(t, first, "x.by.hand."); got != "192.0.2.11" {
-		t.Errorf("after a reload: %s", got)
-	}
-	if got := agenttest.Ask(t, first, "www.example.org."); got != "192.0.2.1" {
-		t.Errorf("the cache of a block that did not change: %s", got)
-	}
+	agenttest.Expect(t, first, "x.by.hand.", "192.0.2.11")
+	agenttest.Expect(t, first, "www.example.org.", "192.0.2.1")
 	r.Reload("by.hand {\n hsots\n}\n", "the old configuration stays")
-	if got := agenttest.Ask(t, first, "x.by.hand."); got != "192.0.2.11" {
-		t.Errorf("after a broken reload: %s", got)
-	}
-	if _, text := agenttest.Get(t, web, "/metrics"); !strings.Contains(text, "coredns_reload_failed_total 1") {
-		t.Errorf("the failed reload is not counted:\n%s", text)
-	}
+	agenttest.Expect(t, first, "x.by.hand.", "192.0.2.11")
+	agenttest.ExpectMetrics(t, web, "coredns_reload_failed_total 1")
 	taken, err := net.ListenPacket("udp4", fmt.Sprintf("127.0.0.1:%d", second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Reload(block(second, "192.0.2.12")+rest, "the old configuration stays")
-	if got := agenttest.Ask(t, first, "x.by.hand."); got != "192.0.2.11" {
-		t.Errorf("after a reload to a port in use: %s", got)
-	}
+	agenttest.Expect(t, first, "x.by.hand.", "192.0.2.11")
 	_ = taken.Close()
 	r.Reload(block(second, "192.0.2.12")+rest, "the new configuration is in force")
-	if got := agenttest.Ask(t, second, "x.by.hand."); got != "192.0.2.12" {
-		t.Errorf("on the new port: %s", got)
-	}
-	if got := agenttest.Ask(t, first, "www.example.org."); got != "192.0.2.1" {
-		t.Errorf("on the old port: %s", got)
-	}
+	agenttest.Expect(t, second, "x.by.hand.", "192.0.2.12")
+	agenttest.Expect(t, first, "www.example.org.", "192.0.2.1")
 	full := bytesOfCaches(t, web)
 	r.Reload(block(second, "192.0.2.12")+strings.Replace(rest, "cache 300", "cache 200", 1), "the new configuration is in force")
 	if n := bytesOfCaches(t, web); n >= full {
@@ -98,19 +80,13 @@ func TestStubDomains(t *testing.T) {
 	agenttest.WriteFile(t, stubs, domains(one))
 	corefile := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n hosts\n}\n", port, web)
 	r := startAgent(t, corefile, withStubs(dir, port))
-	if got := agenttest.Ask(t, port, "www.corp.test."); got != "192.0.2.1" {
-		t.Errorf("a stub domain's name is %s", got)
-	}
+	agenttest.Expect(t, port, "www.corp.test.", "192.0.2.1")
 	agenttest.WriteFile(t, stubs, domains(two))
 	r.Reload(corefile, "the new configuration is in force")
-	if got := agenttest.Ask(t, port, "www.corp.test."); got != "192.0.2.2" {
-		t.Errorf("after a change: %s", got)
-	}
+	agenttest.Expect(t, port, "www.corp.test.", "192.0.2.2")
 	agenttest.WriteFile(t, stubs, `{"corp.test": `)
 	r.Reload(corefile, "the old configuration stays")
-	if _, text := agenttest.Get(t, web, "/metrics"); !strings.Contains(text, `coredns_nodecache_setup_errors_total{errortype="configmap"} 1`) {
-		t.Errorf("the broken ConfigMap is not counted:\n%s", text)
-	}
+	agenttest.ExpectMetrics(t, web, `coredns_nodecache_setup_errors_total{errortype="configmap"} 1`)
 }
 
 // TestReloadDirective: the file is looked at by itself, and a change under the
@@ -153,9 +129,7 @@ func TestMetricNames(t *testing.T) {
 }
 `, dnsPort, health, ready, web, manifests, up), func(o *options.Agent) { o.Pidfile = pidfile })
 	for name, want := range map[string]string{"by.hand.": "192.0.2.9", "web.shop.svc.cluster.local.": "10.96.0.9", "www.example.org.": "192.0.2.1", "no.svc.cluster.local.": "NXDOMAIN"} {
-		if got := agenttest.Ask(t, dnsPort, name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		agenttest.Expect(t, dnsPort, name, want)
 	}
 	for _, probe := range []struct {
 		port uint16
@@ -165,28 +139,27 @@ func TestMetricNames(t *testing.T) {
 			t.Errorf("%s: %d %s", probe.path, code, text)
 		}
 	}
-	_, text := agenttest.Get(t, web, "/metrics")
 	srv := fmt.Sprintf(`server="dns://127.0.0.1:%d"`, dnsPort)
-	for _, want := range []string{
+	agenttest.ExpectMetrics(t, web,
 		`coredns_build_info{goversion="`,
 		`coredns_panics_total 0`,
 		`nodens_cache_budget_bytes 3.3554432e+07`,
-		`coredns_plugin_enabled{name="forward",` + srv + `,view="",zone="."} 1`,
-		`coredns_dns_requests_total{family="1",proto="udp",` + srv + `,type="A",view="",zone="."} 4`,
-		`coredns_dns_responses_total{plugin="hosts",rcode="NOERROR",` + srv + `,view="",zone="."} 1`,
-		`coredns_dns_responses_total{plugin="kubernetes",rcode="NOERROR",` + srv + `,view="",zone="."} 1`,
-		`coredns_dns_responses_total{plugin="kubernetes",rcode="NXDOMAIN",` + srv + `,view="",zone="."} 1`,
-		`coredns_dns_responses_total{plugin="forward",rcode="NOERROR",` + srv + `,view="",zone="."} 1`,
-		`coredns_dns_request_duration_seconds_bucket{` + srv + `,view="",zone=".",le="0.00025"}`,
-		`coredns_dns_request_duration_seconds_count{` + srv + `,view="",zone="."} 4`,
-		`coredns_dns_request_size_bytes_bucket{proto="udp",` + srv + `,view="",zone=".",le="64000"} 4`,
-		`coredns_dns_response_size_bytes_bucket{proto="udp",` + srv + `,view="",zone=".",le="64000"} 4`,
-		`coredns_dns_do_requests_total{` + srv + `,view="",zone="."} 0`,
-		`coredns_cache_entries{` + srv + `,type="success",view="",zones="."} 1`,
-		`coredns_cache_requests_total{` + srv + `,view="",zones="."} 1`,
-		`coredns_cache_misses_total{` + srv + `,view="",zones="."} 1`,
-		`coredns_cache_hits_total{` + srv + `,type="denial",view="",zones="."} 0`,
-		`coredns_cache_evictions_total{` + srv + `,type="success",view="",zones="."} 0`,
+		`coredns_plugin_enabled{name="forward",`+srv+`,view="",zone="."} 1`,
+		`coredns_dns_requests_total{family="1",proto="udp",`+srv+`,type="A",view="",zone="."} 4`,
+		`coredns_dns_responses_total{plugin="hosts",rcode="NOERROR",`+srv+`,view="",zone="."} 1`,
+		`coredns_dns_responses_total{plugin="kubernetes",rcode="NOERROR",`+srv+`,view="",zone="."} 1`,
+		`coredns_dns_responses_total{plugin="kubernetes",rcode="NXDOMAIN",`+srv+`,view="",zone="."} 1`,
+		`coredns_dns_responses_total{plugin="forward",rcode="NOERROR",`+srv+`,view="",zone="."} 1`,
+		`coredns_dns_request_duration_seconds_bucket{`+srv+`,view="",zone=".",le="0.00025"}`,
+		`coredns_dns_request_duration_seconds_count{`+srv+`,view="",zone="."} 4`,
+		`coredns_dns_request_size_bytes_bucket{proto="udp",`+srv+`,view="",zone=".",le="64000"} 4`,
+		`coredns_dns_response_size_bytes_bucket{proto="udp",`+srv+`,view="",zone=".",le="64000"} 4`,
+		`coredns_dns_do_requests_total{`+srv+`,view="",zone="."} 0`,
+		`coredns_cache_entries{`+srv+`,type="success",view="",zones="."} 1`,
+		`coredns_cache_requests_total{`+srv+`,view="",zones="."} 1`,
+		`coredns_cache_misses_total{`+srv+`,view="",zones="."} 1`,
+		`coredns_cache_hits_total{`+srv+`,type="denial",view="",zones="."} 0`,
+		`coredns_cache_evictions_total{`+srv+`,type="success",view="",zones="."} 0`,
 		`coredns_cache_drops_total{`, `coredns_cache_prefetch_total{`, `coredns_cache_served_stale_total{`,
 		fmt.Sprintf(`coredns_proxy_request_duration_seconds_count{proxy_name="forward",rcode="NOERROR",to="127.0.0.1:%d"} 1`, up),
 		fmt.Sprintf(`coredns_proxy_healthcheck_failures_total{proxy_name="forward",to="127.0.0.1:%d"} 0`, up),
@@ -206,14 +179,7 @@ func TestMetricNames(t *testing.T) {
 		`coredns_kubernetes_dns_programming_duration_seconds_count{service_kind="headless_with_selector"} 0`,
 		`nodens_kubernetes_objects{kind="service"} 1`,
 		`process_cpu_seconds_total`, `go_goroutines`,
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the metrics have no %s", want)
-		}
-	}
-	if t.Failed() {
-		t.Log(text)
-	}
+	)
 	if pid, err := os.ReadFile(pidfile); err != nil || strings.TrimSpace(string(pid)) != fmt.Sprint(os.Getpid()) {
 		t.Errorf("the pidfile holds %q, %v", pid, err)
 	}
@@ -233,13 +199,9 @@ func TestTwoViews(t *testing.T) {
 	}
 	startAgent(t, block("one.test", "a", "10.96.0.1")+block("two.test", "b", "10.96.0.2"))
 	for name, want := range map[string]string{"a.shop.svc.one.test.": "10.96.0.1", "b.shop.svc.two.test.": "10.96.0.2", "b.shop.svc.one.test.": "NXDOMAIN"} {
-		if got := agenttest.Ask(t, p[0], name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		agenttest.Expect(t, p[0], name, want)
 	}
-	if code, text := agenttest.Get(t, p[1], "/metrics"); code != http.StatusOK || !strings.Contains(text, `nodens_kubernetes_objects{kind="service"} 2`) {
-		t.Errorf("scrape: %d\n%s", code, text)
-	}
+	agenttest.ExpectMetrics(t, p[1], `nodens_kubernetes_objects{kind="service"} 2`)
 }
 
 // TestPermanentFailures: the agent starts without its rules if a later check may succeed, and ends if

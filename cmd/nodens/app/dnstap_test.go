@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
-	"net/http"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -82,9 +81,7 @@ func TestTaps(t *testing.T) {
 	toFull, toBare := startCollector(t, full), startCollector(t, bare)
 	r := startAgent(t, corefile(""))
 	for _, name := range []string{"www.a.test.", "www.b.test."} {
-		if got := agenttest.Ask(t, p[0], name); got != "192.0.2.1" {
-			t.Fatalf("%s is %s", name, got)
-		}
+		agenttest.Expect(t, p[0], name, "192.0.2.1")
 		r.Await("both collectors to know", func() bool {
 			return toFull.count("<"+name+">") == 2 && toFull.count("\x03www\x01"+name[4:5]+"\x04test") == 2
 		})
@@ -100,8 +97,5 @@ func TestTaps(t *testing.T) {
 	if n := toBare.count("\x03www\x01"); n != 0 {
 		t.Errorf("%d packets where none were asked for", n)
 	}
-	code, text := agenttest.Get(t, p[1], "/metrics")
-	if want := fmt.Sprintf("nodens_dnstap_dropped_total{endpoint=\"unix://%s\"} 0\n", full); code != http.StatusOK || !bytes.Contains([]byte(text), []byte(want)) {
-		t.Errorf("the metrics have no %s", want)
-	}
+	agenttest.ExpectMetrics(t, p[1], fmt.Sprintf("nodens_dnstap_dropped_total{endpoint=\"unix://%s\"} 0\n", full))
 }

@@ -543,11 +543,8 @@ func TestKernelPathHandover(t *testing.T) {
 	await(first, "a", 2)
 	second := start("b")
 	await(second, "b", 2)
-	for _, want := range []string{"nodens_kernel_path_active 1\n", "nodens_kernel_path_interfaces 2\n", `nodens_kernel_path_queries_total{result="answered"} 7` + "\n", "nodens_kernel_path_attach_errors_total 0\n"} {
-		if _, text := agenttest.Get(t, p[1], "/metrics"); !strings.Contains(text, want) {
-			t.Errorf("the metrics have no %s", want)
-		}
-	}
+	agenttest.ExpectMetrics(t, p[1], "nodens_kernel_path_active 1\n", "nodens_kernel_path_interfaces 2\n",
+		`nodens_kernel_path_queries_total{result="answered"} 7`+"\n", "nodens_kernel_path_attach_errors_total 0\n")
 	second.Stop()
 	await(first, "a", 7)
 	first.Stop()

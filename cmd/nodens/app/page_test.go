@@ -80,9 +80,7 @@ func TestPageOccupied(t *testing.T) {
 	defer other.Close()
 	r := startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 a.test\n }\n}\n", p[0]), pageAt(p[1]))
 	r.AwaitLog("listening for the page failed")
-	if got := agenttest.Ask(t, p[0], "a.test."); got != "192.0.2.1" {
-		t.Errorf("answered with %s", got)
-	}
+	agenttest.Expect(t, p[0], "a.test.", "192.0.2.1")
 	_ = other.Close()
 	r.AwaitLog("the page is served")
 	if n := strings.Count(r.Log.String(), "listening for the page failed"); n != 1 {

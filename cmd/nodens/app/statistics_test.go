@@ -47,9 +47,7 @@ cluster.local:%[1]d {
 	l := lookedAt(t, corefile)
 	asks := func(port uint16, name, want string) {
 		t.Helper()
-		if got := agenttest.Ask(t, port, name); got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
-		}
+		agenttest.Expect(t, port, name, want)
 	}
 	asks(p[0], "a.test.", "192.0.2.1")
 	asks(p[1], "a.test.", "192.0.2.1") // each port has a cache of its own

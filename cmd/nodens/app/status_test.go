@@ -42,9 +42,7 @@ func TestStatus(t *testing.T) {
 	corefile := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n cache\n forward . 127.0.0.1:%d\n}\n", p[0], p[1])
 	r := startAgent(t, corefile, func(o *options.Agent) { o.AdminSocket, o.NodeName = socket, "node-1" })
 	for range 4 {
-		if got := agenttest.Ask(t, p[0], "a.test."); got != "192.0.2.1" {
-			t.Fatalf("a.test is %s", got)
-		}
+		agenttest.Expect(t, p[0], "a.test.", "192.0.2.1")
 	}
 	s := statusOf(t, socket)
 	if !s.Ready || !s.Healthy || s.SchemaVersion != 1 || s.Node != "node-1" || s.Version != "dev" || s.Config.Path != r.Conf || len(s.Config.Hash) != 128 {
@@ -157,9 +155,7 @@ func TestAdminSocketOptional(t *testing.T) {
 	r := startAgent(t, fmt.Sprintf("test:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 a.test\n }\n}\n", port), func(o *options.Agent) {
 		o.AdminSocket, o.AdminSocketOptional = filepath.Join(dir, "admin.sock"), true
 	})
-	if got := agenttest.Ask(t, port, "a.test."); got != "192.0.2.1" {
-		t.Errorf("a.test is %s", got)
-	}
+	agenttest.Expect(t, port, "a.test.", "192.0.2.1")
 	if log := r.Log.String(); !strings.Contains(log, "no admin socket") {
 		t.Errorf("the log has no reason:\n%s", log)
 	}

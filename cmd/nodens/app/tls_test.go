@@ -59,9 +59,7 @@ func TestTLSListeners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := agenttest.Ask(t, plain, "by.hand."); got != "192.0.2.9" {
-		t.Errorf("over plain DNS: %s", got)
-	}
+	agenttest.Expect(t, plain, "by.hand.", "192.0.2.9")
 	has := func(lines ...string) bool {
 		_, text := agenttest.Get(t, web, "/metrics")
 		for _, line := range lines {

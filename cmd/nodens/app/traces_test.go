@@ -28,9 +28,7 @@ func TestTraces(t *testing.T) {
 	r := startAgent(t, corefile(first.URL, ""), func(o *options.Agent) { o.NodeName = "node-1" })
 	ask := func(name string) {
 		t.Helper()
-		if got := agenttest.Ask(t, p[0], name); got != "192.0.2.1" {
-			t.Fatalf("%s is %s", name, got)
-		}
+		agenttest.Expect(t, p[0], name, "192.0.2.1")
 	}
 	ask("a.test.")
 	ask("a.test.")
@@ -78,9 +76,7 @@ func TestTraceService(t *testing.T) {
 	agenttest.WriteFile(t, file, "apiVersion: v1\nkind: Service\nmetadata: {name: collector, namespace: o}\nspec: {clusterIP: 127.0.0.1}\n")
 	p := peer.Ports(t, 1)
 	r := startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n trace otlp http://collector.o.svc.cluster.local:%s\n kubernetes cluster.local {\n  manifests %s\n }\n forward . %s\n}\n", p[0], port, file, up.Addr()))
-	if got := agenttest.Ask(t, p[0], "a.test."); got != "192.0.2.1" {
-		t.Fatalf("a.test. is %s", got)
-	}
+	agenttest.Expect(t, p[0], "a.test.", "192.0.2.1")
 	r.Await("the spans", func() bool { return len(c.Named("dns.query")) == 1 })
 	if n := up.CountName("collector.o.svc.cluster.local."); n != 0 {
 		t.Errorf("the upstream was asked for the collector %d times", n)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
 	"github.com/nodens-dns/nodens/test/scrape"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
@@ -147,4 +148,26 @@ func Metric(tb testing.TB, port uint16, series string) string {
 		}
 	}
 	return ""
+}
+
+// Expect fails the test, and goes on, unless [Ask] returns want.
+func Expect(tb testing.TB, port uint16, name, want string) {
+	tb.Helper()
+	if got := Ask(tb, port, name); got != want {
+		tb.Errorf("%s at port %d is %s, want %s", name, port, got, want)
+	}
+}
+
+// ExpectMetrics fails the test, and goes on, unless the text of /metrics contains each of want.
+func ExpectMetrics(tb testing.TB, port uint16, want ...string) {
+	tb.Helper()
+	_, text := Get(tb, port, "/metrics")
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			tb.Errorf("the metrics have no %s", w)
+		}
+	}
+	if tb.Failed() {
+		tb.Logf("the metrics:\n%s", text)
+	}
 }
