@@ -5,7 +5,6 @@ package netsetup
 // Inside the package: the tests use a fake Node, whose interface has unexported methods.
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -293,9 +292,7 @@ func TestRunFollowsRoutes(t *testing.T) {
 		before := f.dump()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { s.Run(ctx); close(done) }()
+		stop := startRun(s)
 		synctest.Wait()
 		wantExternal := func(when string, names ...string) {
 			t.Helper()
@@ -330,8 +327,7 @@ func TestRunFollowsRoutes(t *testing.T) {
 		if got := s.Stats().Repairs; got != 0 {
 			t.Errorf("%d repairs counted", got)
 		}
-		cancel()
-		<-done
+		stop()
 		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -25,8 +25,8 @@ type fakeNode struct {
 	// block, or call other methods.
 	fail func(call string) error
 
-	// noDummy and NoIPv6 make the kernel one without the driver, or the protocol.
-	noDummy, noIPv6 bool
+	// noDummy makes the kernel one without the driver.
+	noDummy bool
 
 	mu         sync.Mutex
 	interfaces []Interface
@@ -171,8 +171,6 @@ func (f *fakeNode) AddAddr(a Addr) error {
 		return ErrNotFound
 	case slices.ContainsFunc(f.addrs, func(o Addr) bool { return sameAddr(o, a) }):
 		return ErrExists
-	case f.noIPv6 && a.Prefix.Addr().Is6():
-		return ErrNoIPv6
 	}
 	f.addrs = append(f.addrs, a)
 	return nil

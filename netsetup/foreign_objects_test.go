@@ -104,20 +104,6 @@ func TestIPVS(t *testing.T) {
 	}
 }
 
-func TestLinksOfOthers(t *testing.T) {
-	f := newFakeNode()
-	f.putInterface(Interface{Name: DefaultInterfaceName, Kind: "veth", Up: true})
-	before := f.dump()
-	s := newSetup(t, dualStack(), f)
-	wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "not a dummy interface", `"veth"`, "--interfacename")
-	if err := s.Teardown(0, nil); err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(before, f.dump()); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
-	}
-}
-
 func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	f := newFakeNode()
 	empty := f.dump()

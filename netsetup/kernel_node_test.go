@@ -75,47 +75,6 @@ func apply(t *testing.T, s *Setup) {
 	}
 }
 
-func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		addForeignObjects(t)
-		before := dumpNode(t)
-
-		s := newSetup(t, dualStack(), nil)
-		apply(t, s)
-		applied := dumpNode(t)
-		for _, l := range strings.Split(before, "\n") {
-			if !strings.Contains(applied, l) {
-				t.Errorf("a line of before is gone: %q", l)
-			}
-		}
-
-		apply(t, newSetup(t, dualStack(), nil)) // as after a crash
-		if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
-			t.Errorf("applying again changed the node (-once +twice):\n%s", diff)
-		}
-
-		// A stranger takes away a rule and one address.
-		run(t, "ip6tables", "-w", "-t", "raw", "-D", "NODENS-OUTPUT", "1")
-		at := addressLink(t, s.Plan().Addresses[1])
-		run(t, "ip", "addr", "del", s.Plan().Addresses[1].String(), "dev", at)
-		if dumpNode(t) == applied {
-			t.Fatal("the stranger changed nothing")
-		}
-		s.recheck(t.Context())
-		if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
-			t.Errorf("the re-check did not put everything back (-want +got):\n%s", diff)
-		}
-		if got := s.Stats().Repairs; got != 2 {
-			t.Errorf("Repairs = %d, want 2", got)
-		}
-
-		tearDown(t, s)
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("teardown left something, or took too much (-before +after):\n%s", diff)
-		}
-	})
-}
-
 // addressLink returns the link an address is on.
 func addressLink(t *testing.T, p netip.Prefix) string {
 	t.Helper()
@@ -150,69 +109,10 @@ func TestKernelAddressesBindAtOnce(t *testing.T) {
 	})
 }
 
-func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		addForeignObjects(t)
-		before := dumpNode(t)
-		var log strings.Builder
-		c := dualStack()
-		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		s := newSetup(t, c, noDummy{&kernelNode{}})
-		apply(t, s)
-		for _, a := range s.Plan().Addresses {
-			if at := addressLink(t, a); at != loopback {
-				t.Errorf("%v is on %s, want lo", a, at)
-			}
-		}
-		if !strings.Contains(log.String(), "level=WARN msg=\"the kernel has no dummy driver") {
-			t.Errorf("no warning in the log:\n%s", log.String())
-		}
-		tearDown(t, s)
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("(-before +after):\n%s", diff)
-		}
-	})
-}
-
 // noDummy is a kernel which is known not to have the driver.
 type noDummy struct{ *kernelNode }
 
 func (noDummy) AddDummy(string) error { return ErrNoDummy }
-
-func TestKernelUsesDummyLink(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		err := (&kernelNode{}).AddDummy("probe")
-		if errors.Is(err, ErrNoDummy) {
-			t.Skip("this machine's kernel has no dummy driver:", err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := (&kernelNode{}).DeleteInterface("probe"); err != nil {
-			t.Fatal(err)
-		}
-		addForeignObjects(t)
-		before := dumpNode(t)
-		run(t, "ip", "link", "add", DefaultInterfaceName, "type", "dummy") // as NodeLocal DNSCache leaves it
-		run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", DefaultInterfaceName)
-		s := newSetup(t, dualStack(), nil)
-		apply(t, s)
-		for _, a := range s.Plan().Addresses {
-			if at := addressLink(t, a); at != DefaultInterfaceName {
-				t.Errorf("%v is on %s, want %s", a, at, DefaultInterfaceName)
-			}
-		}
-		run(t, "ip", "link", "del", DefaultInterfaceName)
-		s.recheck(t.Context())
-		if at := addressLink(t, s.Plan().Addresses[1]); at != DefaultInterfaceName {
-			t.Errorf("after the re-check the address is on %s", at)
-		}
-		tearDown(t, s)
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("(-before +after):\n%s", diff)
-		}
-	})
-}
 
 // bridgeAsDummy is a kernel whose links of kind dummy are really bridges: all that a
 // dummy link goes through, on kernels without the driver too. A bridge does
@@ -233,67 +133,107 @@ func (s bridgeAsDummy) Interface(name string) (Interface, error) {
 	return l, err
 }
 
-func TestKernelManagesALinkOfItsOwn(t *testing.T) {
+// TestKernelInterface: the addresses are on a link of the agent's own, which it makes again, sets up, and removes, but not
+// with an address of a stranger's; or on lo, with a warning, if the kernel has no dummy driver.
+func TestKernelInterface(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		node := bridgeAsDummy{&kernelNode{}}
-		err := node.AddDummy("probe")
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			t.Skip("this machine's kernel has no bridges to stand in for dummy links:", err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := node.AddDummy("probe"); !errors.Is(err, ErrExists) {
-			t.Errorf("adding it twice: %v, want ErrExists", err)
-		}
-		if err := node.DeleteInterface("probe"); err != nil {
-			t.Fatal(err)
-		}
-		if err := node.DeleteInterface("probe"); !errors.Is(err, ErrNotFound) {
-			t.Errorf("deleting it twice: %v, want ErrNotFound", err)
-		}
 		addForeignObjects(t)
 		before := dumpNode(t)
-		s := newSetup(t, dualStack(), node)
-		apply(t, s)
-		for _, a := range s.Plan().Addresses {
-			if at := addressLink(t, a); at != DefaultInterfaceName {
-				t.Errorf("%v is on %s, want %s", a, at, DefaultInterfaceName)
-			}
-		}
-		if got := run(t, "ip", "-6", "addr", "show", "dev", DefaultInterfaceName); !strings.Contains(got, "fd00::a/128 scope global nodad") {
-			t.Errorf("the IPv6 address waits for duplicate address detection:\n%s", got)
-		}
-		applied := dumpRules(t, IPv4) + dumpRules(t, IPv6)
-
-		run(t, "ip", "link", "del", DefaultInterfaceName)
-		s.recheck(t.Context())
-		for _, a := range s.Plan().Addresses {
-			if at := addressLink(t, a); at != DefaultInterfaceName {
-				t.Errorf("after the re-check %v is on %s", a, at)
-			}
-		}
-		if diff := cmp.Diff(applied, dumpRules(t, IPv4)+dumpRules(t, IPv6)); diff != "" {
-			t.Errorf("the re-check changed rules:\n%s", diff)
-		}
-
-		run(t, "ip", "link", "set", DefaultInterfaceName, "down")
-		s.recheck(t.Context())
-		if l, err := node.Interface(DefaultInterfaceName); err != nil || !l.Up {
-			t.Errorf("after the re-check the link is %+v, %v", l, err)
-		}
-
-		run(t, "ip", "addr", "add", "192.0.2.9/32", "dev", DefaultInterfaceName)
-		tearDown(t, s)
-		if at := addressLink(t, netip.MustParsePrefix("192.0.2.9/32")); at != DefaultInterfaceName {
-			t.Errorf("the stranger's address is on %s", at)
-		}
-		run(t, "ip", "addr", "del", "192.0.2.9/32", "dev", DefaultInterfaceName)
-		tearDown(t, s)
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("(-before +after):\n%s", diff)
+		for _, c := range []struct {
+			name, home string
+			node       Node
+		}{
+			{"dummy", DefaultInterfaceName, &kernelNode{}},
+			{"bridge", DefaultInterfaceName, bridgeAsDummy{&kernelNode{}}},
+			{"lo", loopback, noDummy{&kernelNode{}}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				if c.home != loopback && !hasLinks(t, c.node) {
+					return
+				}
+				if c.name == "dummy" { // as NodeLocal DNSCache leaves it
+					run(t, "ip", "link", "add", DefaultInterfaceName, "type", "dummy")
+					run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", DefaultInterfaceName)
+				}
+				var log strings.Builder
+				config := dualStack()
+				config.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				s := newSetup(t, config, c.node)
+				apply(t, s)
+				wantAddressesOn(t, s, c.home)
+				if warns := strings.Contains(log.String(), "level=WARN msg=\"the kernel has no dummy driver"); warns != (c.home == loopback) {
+					t.Errorf("a warning: %v; log:\n%s", warns, log.String())
+				}
+				if c.home != loopback {
+					wantOwnLinkKept(t, s, c.node)
+				}
+				tearDown(t, s)
+				if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
+					t.Errorf("(-before +after):\n%s", diff)
+				}
+			})
 		}
 	})
+}
+
+// wantAddressesOn checks on which link the addresses are.
+func wantAddressesOn(t *testing.T, s *Setup, link string) {
+	t.Helper()
+	for _, a := range s.Plan().Addresses {
+		if at := addressLink(t, a); at != link {
+			t.Errorf("%v is on %s, want %s", a, at, link)
+		}
+	}
+}
+
+// hasLinks reports whether the kernel has links of the node's kind, and checks what is said about one that is there or not.
+// It does not skip the test, because what a child process skips its parent does.
+func hasLinks(t *testing.T, node Node) bool {
+	t.Helper()
+	err := node.AddDummy("probe")
+	if errors.Is(err, ErrNoDummy) || errors.Is(err, unix.EOPNOTSUPP) {
+		t.Log("this machine's kernel has no such links:", err)
+		return false
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.AddDummy("probe"); !errors.Is(err, ErrExists) {
+		t.Errorf("adding it twice: %v, want ErrExists", err)
+	}
+	if err := node.DeleteInterface("probe"); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.DeleteInterface("probe"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("deleting it twice: %v, want ErrNotFound", err)
+	}
+	return true
+}
+
+// wantOwnLinkKept takes the agent's link away, and sets it down, and has another program use it during a teardown.
+func wantOwnLinkKept(t *testing.T, s *Setup, node Node) {
+	t.Helper()
+	if got := run(t, "ip", "-6", "addr", "show", "dev", DefaultInterfaceName); !strings.Contains(got, "fd00::a/128 scope global nodad") {
+		t.Errorf("the IPv6 address waits for duplicate address detection:\n%s", got)
+	}
+	applied := dumpRules(t, IPv4) + dumpRules(t, IPv6)
+	run(t, "ip", "link", "del", DefaultInterfaceName)
+	s.recheck(t.Context())
+	wantAddressesOn(t, s, DefaultInterfaceName)
+	if diff := cmp.Diff(applied, dumpRules(t, IPv4)+dumpRules(t, IPv6)); diff != "" {
+		t.Errorf("the re-check changed rules:\n%s", diff)
+	}
+	run(t, "ip", "link", "set", DefaultInterfaceName, "down")
+	s.recheck(t.Context())
+	if l, err := node.Interface(DefaultInterfaceName); err != nil || !l.Up {
+		t.Errorf("after the re-check the link is %+v, %v", l, err)
+	}
+	run(t, "ip", "addr", "add", "192.0.2.9/32", "dev", DefaultInterfaceName)
+	tearDown(t, s)
+	if at := addressLink(t, netip.MustParsePrefix("192.0.2.9/32")); at != DefaultInterfaceName {
+		t.Errorf("the stranger's address is on %s", at)
+	}
+	run(t, "ip", "addr", "del", "192.0.2.9/32", "dev", DefaultInterfaceName)
 }
 
 func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
@@ -310,7 +250,7 @@ func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
 		c.Addresses = c.Addresses[1:]
 		c.InterfaceName = "veth1"
 		s := newSetup(t, c, nil)
-		wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "veth1", "-interfacename")
+		wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "veth1", "not a dummy interface", `"veth"`, "--interfacename")
 		tearDown(t, s)
 		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("a refused set-up changed the node (-before +after):\n%s", diff)

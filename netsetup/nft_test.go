@@ -234,45 +234,6 @@ func TestNftReplacesAtomically(t *testing.T) {
 	})
 }
 
-// TestNftSetup goes the whole way, from flags to teardown, beside a kube-proxy that uses
-// nftables, which is what -netfilter auto goes by.
-func TestNftSetup(t *testing.T) {
-	inNftNamespace(t, func(t *testing.T) {
-		l := newNftTestbed(t)
-		sh(t, `nft '
-table ip kube-proxy { chain services { type nat hook prerouting priority dstnat; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.9.2.9:6443; }; }
-table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }; }'`)
-		before := sh(t, "nft -s list ruleset")
-		s := newSetup(t, Config{Addresses: labLocals, DNSPort: 53, HealthPort: 8080, SetupIptables: true}, nil)
-		stop := l.listen(t)
-		if err := s.EnsureRules(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Divert(t.Context(), labDiversion); err != nil {
-			t.Fatal(err)
-		}
-		if got := s.Stats(); got.Backend != "nftables" || !got.FailOpen || got.Diversion != len(labDiversion) {
-			t.Errorf("%+v", got)
-		}
-		l.wantAnswers(t, l.pod, "local")
-		l.wantAnswers(t, nil, "local")
-		stop()
-		l.wantAnswers(t, l.pod, "cluster")
-		defer l.listen(t)()
-		l.wantAnswers(t, l.pod, "local")
-		sh(t, "nft delete table inet nodens")
-		s.recheck(t.Context())
-		if got := s.Stats().Repairs; got != 1 {
-			t.Errorf("%d repairs, want 1", got)
-		}
-		l.wantAnswers(t, l.pod, "local")
-		tearDown(t, s)
-		if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
-			t.Errorf("what teardown leaves (-before +after):\n%s", diff)
-		}
-	})
-}
-
 // TestNftForeignOwner has a firewall that owns its table.
 func TestNftForeignOwner(t *testing.T) {
 	inNftNamespace(t, func(t *testing.T) {

@@ -6,7 +6,6 @@ package netsetup
 
 import (
 	gocmp "cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -149,6 +147,7 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 			want uint64
 		}{
 			{"nothing", nil, 0},
+			{"an address", [][]string{{"ip", "addr", "del", "fd00::a/128", "dev", addressLink(t, s.Plan().Addresses[1])}}, 1},
 			{"a rule", [][]string{{"ip6tables", "-w", "-D", "NODENS-INPUT", "2"}}, 1},
 			{"a rule changed", [][]string{{"iptables", "-w", "-t", "nat", "-R", "NODENS-DIVERT", "1", "-p", "udp", "-j", "RETURN"}}, 1},
 			{"order of rules", [][]string{
@@ -303,45 +302,4 @@ func TestKernelTwoAgents(t *testing.T) {
 			t.Errorf("teardown (-before +after):\n%s", diff)
 		}
 	})
-}
-
-// TestKernelRunRepairsAtOnce: what is lost is back long before the interval is over,
-// where the kernel tells of it.
-func TestKernelRunRepairsAtOnce(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		addForeignObjects(t)
-		c := dualStack()
-		c.Interval = 24 * time.Hour
-		s := newSetup(t, c, nil)
-		apply(t, s)
-		want := dumpNode(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { s.Run(ctx); close(done) }()
-		address := []string{"ip", "addr", "del", "169.254.20.10/32", "dev", addressLink(t, s.Plan().Addresses[0])}
-		for s.Stats().Checks == 0 { // until it listens
-			run(t, address...)
-			run(t, "ip", "addr", "replace", "169.254.20.10/32", "dev", address[5])
-			time.Sleep(10 * time.Millisecond)
-		}
-		losses := [][]string{address}
-		if strings.Contains(s.Stats().Backend, "nft") { // the legacy flavour tells nobody
-			losses = append(losses, []string{"iptables", "-w", "-F", "NODENS-INPUT"}, []string{"ip6tables", "-w", "-t", "raw", "-D", "PREROUTING", "1"})
-		}
-		for _, words := range losses {
-			repairs := s.Stats().Repairs
-			run(t, words...)
-			for s.Stats().Repairs == repairs || !sameLines(want, dumpNode(t)) {
-				time.Sleep(10 * time.Millisecond) // the process has a time limit
-			}
-		}
-		cancel()
-		<-done
-	})
-}
-
-// sameLines ignores the order, which is that of coming for addresses.
-func sameLines(a, b string) bool {
-	sorted := func(s string) []string { return slices.Sorted(strings.Lines(s)) }
-	return slices.Equal(sorted(a), sorted(b))
 }

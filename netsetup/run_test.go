@@ -17,6 +17,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// startRun starts Run; stop ends it.
+func startRun(s *Setup) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { s.Run(ctx); close(done) }()
+	return func() { cancel(); <-done }
+}
+
 func TestRunRepairsAtEveryInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeNode()
@@ -25,9 +33,7 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 		s := newSetup(t, c, f)
 		apply(t, s)
 		want := f.dump()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { s.Run(ctx); close(done) }()
+		stop := startRun(s)
 
 		time.Sleep(c.Interval + time.Nanosecond) // the bubble's clock
 		synctest.Wait()
@@ -46,8 +52,7 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 		if got := s.Stats(); got.Checks != 3 || got.Repairs != 4 {
 			t.Errorf("Checks, Repairs = %d, %d; want 3, 4", got.Checks, got.Repairs)
 		}
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -144,59 +149,38 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 	})
 }
 
-// TestRunRepairsAtALoss: what the kernel tells of is put right at once.
+// TestRunRepairsAtALoss: what was lost before Run, which nobody tells of, is put right when it begins, and then at once what
+// the kernel tells of.
 func TestRunRepairsAtALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeNode()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
 		want := f.dump()
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { s.Run(ctx); close(done) }()
-		start := time.Now()
-		synctest.Wait() // after the look with which re-checks begin
-		for range 3 {
+		lose := func() {
 			if err := f.DeleteInterface(DefaultInterfaceName); err != nil {
 				t.Fatal(err)
 			}
-			f.signalRemoval()
+		}
+		lose()
+		start := time.Now()
+		defer startRun(s)()
+		for i := range 4 {
+			if i > 0 {
+				lose()
+				f.signalRemoval()
+			}
 			synctest.Wait()
 			if diff := cmp.Diff(want, f.dump()); diff != "" {
-				t.Errorf("after the loss (-want +got):\n%s", diff)
+				t.Errorf("after loss %d (-want +got):\n%s", i, diff)
 			}
 			if took := time.Since(start); took != 0 {
 				t.Errorf("it took %v", took)
 			}
 		}
-		if got := s.Stats(); got.Checks != 4 || got.Repairs != 12 {
+		if got := s.Stats(); got.Checks != 4 || got.Repairs != 16 {
 			t.Errorf("%+v", got)
 		}
-		cancel()
-		<-done
-	})
-}
-
-// TestRunRepairsBeforeItListens: what was lost before Run, which nobody tells of, is put
-// right when it begins.
-func TestRunRepairsBeforeItListens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeNode()
-		s := newSetup(t, dualStack(), f)
-		apply(t, s)
-		want := f.dump()
-		if err := f.DeleteInterface(DefaultInterfaceName); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { s.Run(ctx); close(done) }()
-		synctest.Wait()
-		if diff := cmp.Diff(want, f.dump()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-		cancel()
-		<-done
 	})
 }
 

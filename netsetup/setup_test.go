@@ -390,32 +390,6 @@ func TestOneFamilyDoesNotStopTheOther(t *testing.T) {
 	}
 }
 
-func TestSkipTeardown(t *testing.T) {
-	f := newFakeNode()
-	c := dualStack()
-	c.SkipTeardown = true
-	s := newSetup(t, c, f)
-	apply(t, s)
-	before := f.dump()
-	if err := s.Teardown(0, nil); err != nil {
-		t.Fatal(err)
-	}
-	before = strings.Replace(before, "owner tables 1\n", "", 1) // goes with the process in any case
-	if diff := cmp.Diff(before, f.dump()); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
-	}
-}
-
-func TestNoIPv6(t *testing.T) {
-	f := newFakeNode()
-	f.noIPv6 = true
-	s := newSetup(t, dualStack(), f)
-	wantError(t, s.EnsureInterface(t.Context()), InterfaceAdd, "fd00::a/128", "disable_ipv6", "-localip", "-setupinterface=false")
-	if !strings.Contains(f.dump(), "addr 169.254.20.10/32 on nodelocaldns") {
-		t.Errorf("the IPv4 address is missing:\n%s", f.dump())
-	}
-}
-
 func TestDoneContextStopsBeforeTheNextCall(t *testing.T) {
 	f := newFakeNode()
 	s := newSetup(t, dualStack(), f)
@@ -466,7 +440,7 @@ func TestStatsBelongToTheCaller(t *testing.T) {
 }
 
 // TestTeardownCallback: the callback comes once, after the rules and before the addresses,
-// and also when nothing is torn down.
+// and also when nothing is torn down, as SkipTeardown says.
 func TestTeardownCallback(t *testing.T) {
 	for _, skip := range []bool{false, true} {
 		fake := newFakeNode()
@@ -474,6 +448,7 @@ func TestTeardownCallback(t *testing.T) {
 		c.SkipTeardown = skip
 		s := newSetup(t, c, fake)
 		apply(t, s)
+		applied := strings.Replace(fake.dump(), "owner tables 1\n", "", 1) // goes with the process in any case
 		calls := 0
 		if err := s.Teardown(0, func() {
 			calls++
@@ -492,6 +467,9 @@ func TestTeardownCallback(t *testing.T) {
 		}
 		if calls != 1 {
 			t.Errorf("skip %v: called %d times, want once", skip, calls)
+		}
+		if stays := fake.dump() == applied; stays != skip {
+			t.Errorf("skip %v: everything stays: %v", skip, stays)
 		}
 	}
 }

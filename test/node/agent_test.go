@@ -3,11 +3,10 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,157 +18,55 @@ import (
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
-// TestPodAsks: a pod gets answers for a cluster name and a forwarded name over both transports and
-// families, with and without EDNS, and none of its queries is tracked.
-func TestPodAsks(t *testing.T) {
+// TestEnds: what an agent leaves that is killed, or told so by -skipteardown, is what it had: the next one adopts the rules
+// and addresses, duplicates nothing, restores what somebody removes, and leaves nothing after its stop.
+func TestEnds(t *testing.T) {
 	t.Parallel()
-	l := newNetwork(t)
-	// A rule that matches a connection's state turns tracking on.
-	l.in(l.node, "iptables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
-	l.in(l.node, "ip6tables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
-	l.startAgent()
-	for _, server := range []string{local4, local6} {
-		for _, transport := range []string{"+notcp", "+tcp"} {
-			for _, edns := range []string{"+noedns", "+edns"} {
-				for _, c := range []struct{ name, qtype, want string }{
-					{"web.shop.svc.cluster.local", "A", "10.96.7.1"},
-					{"web.shop.svc.cluster.local", "AAAA", "fd00:96::7:1"},
-					{"www.example.org", "A", "192.0.2.80"},
-					{"www.example.org", "AAAA", "2001:db8::80"},
-				} {
-					t.Run(strings.Join([]string{server, transport[1:], edns[1:], c.name, c.qtype}, "/"), func(t *testing.T) {
-						got, err := l.dig(l.pod, "@"+server, transport, edns, c.name, c.qtype)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if got != c.want {
-							t.Errorf("answer %q, want %q", got, c.want)
-						}
-					})
-				}
+	for name, end := range map[string]func(*peer.Process){"killed": (*peer.Process).Kill, "-skipteardown": (*peer.Process).Stop} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newNetwork(t)
+			l.in(l.node, "ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "5353", "-j", "NOTRACK")
+			state := func() string { return l.ruleList() + l.addresses() }
+			before := state()
+			var flags []string
+			if name != "killed" {
+				flags = []string{name}
 			}
-		}
-	}
-	if got := l.tracked(); got != "" {
-		t.Errorf("port 53 is tracked:\n%s", got)
-	}
-	// A query that bypasses the agent is tracked: the check above can fail.
-	if _, err := l.dig(l.pod, "@"+upstreamIP, "www.example.org"); err != nil {
-		t.Fatal(err)
-	}
-	if got := l.tracked(); !strings.Contains(got, "dst="+upstreamIP) {
-		t.Errorf("a query that goes around the agent is not tracked: %q", got)
-	}
-}
-
-// TestRules: the agent's rules and addresses are in place while it runs, removed rules are restored, and
-// a stop leaves nothing.
-func TestRules(t *testing.T) {
-	t.Parallel()
-	l := newNetwork(t)
-	l.in(l.node, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "ACCEPT", "-m", "comment", "--comment", "somebody else's")
-	l.in(l.node, "ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "5353", "-j", "NOTRACK")
-	rules, addrs := l.ruleList(), l.addresses()
-	p := l.startAgent()
-	during := l.ruleList()
-	for _, want := range wantedRules(during) {
-		if n := strings.Count(during, want); n != 1 {
-			t.Errorf("rule stands %d times: %s\n%s", n, want, during)
-		}
-	}
-	for _, a := range []string{local4 + "/32", local6 + "/128"} {
-		if !strings.Contains(l.addresses(), a) {
-			t.Errorf("the node has no %s:\n%s", a, l.addresses())
-		}
-	}
-	l.in(l.node, "iptables", "-t", "raw", "-F", "PREROUTING")
-	p.Must(t, "the removed rules to come back", func(context.Context) error {
-		if got := l.ruleList(); got != during {
-			return errors.New(cmp.Diff(during, got))
-		}
-		return nil
-	})
-	p.Stop()
-	if err := p.Err(); err != nil {
-		t.Errorf("the agent ended with %v", err)
-	}
-	if diff := cmp.Diff(rules, l.ruleList()); diff != "" {
-		t.Errorf("rules differ after the stop (-before +after):\n%s", diff)
-	}
-	if diff := cmp.Diff(addrs, l.addresses()); diff != "" {
-		t.Errorf("addresses differ after the stop (-before +after):\n%s", diff)
-	}
-}
-
-// jumpMark is the mark of the desired rules in the comments of the jumps.
-var jumpMark = regexp.MustCompile(`"nodens: DNS of this node (\([0-9a-f]{8}\))"`)
-
-// wantedRules returns the agent's rules for both addresses, as iptables-save prints them. The jumps have the mark of
-// the first one in saved.
-func wantedRules(saved string) []string {
-	var rules []string
-	mark := "(none)"
-	if m := jumpMark.FindStringSubmatch(saved); m != nil {
-		mark = m[1]
-	}
-	for _, l := range []string{local4 + "/32", local6 + "/128"} {
-		for _, p := range []string{"udp", "tcp"} {
-			rules = append(rules,
-				fmt.Sprintf("-A NODENS-PREROUTING -d %s -p %s -m %s --dport 53 -m socket --nowildcard -j NOTRACK", l, p, p),
-				fmt.Sprintf("-A NODENS-OUTPUT -s %s -p %s -m %s --sport 53 -j NOTRACK", l, p, p),
-				fmt.Sprintf("-A NODENS-INPUT -d %s -p %s -m %s --dport 53 -j ACCEPT", l, p, p),
-				fmt.Sprintf("-A NODENS-OUTPUT -s %s -p %s -m %s --sport 53 -j ACCEPT", l, p, p))
-		}
-		rules = append(rules,
-			fmt.Sprintf("-A NODENS-OUTPUT -d %s -p tcp -m tcp --dport 8080 -j NOTRACK", l),
-			fmt.Sprintf("-A NODENS-OUTPUT -s %s -p tcp -m tcp --sport 8080 -j NOTRACK", l))
-	}
-	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
-		for _, hook := range []string{"*raw -A PREROUTING", "*raw -A OUTPUT", "*filter -A INPUT", "*filter -A OUTPUT"} {
-			rules = append(rules, fmt.Sprintf(`%s %s -m comment --comment "nodens: DNS of this node %s" -j NODENS-%s`,
-				tool, hook, mark, hook[strings.LastIndex(hook, " ")+1:]))
-		}
-	}
-	return rules
-}
-
-// TestKilled: after a SIGKILL the next agent adopts the rules and addresses, duplicates nothing, and
-// leaves nothing after its stop.
-func TestKilled(t *testing.T) {
-	t.Parallel()
-	l := newNetwork(t)
-	rules, addrs := l.ruleList(), l.addresses()
-	p := l.startAgent()
-	during := l.ruleList()
-	p.Kill()
-	if diff := cmp.Diff(during, l.ruleList()); diff != "" {
-		t.Errorf("rules went with the killed agent (-before +after):\n%s", diff)
-	}
-	p = l.startAgent()
-	if diff := cmp.Diff(during, l.ruleList()); diff != "" {
-		t.Errorf("the second agent's rules differ from the first's (-first +second):\n%s", diff)
-	}
-	if got, err := l.dig(l.pod, "@"+local4, "web.shop.svc.cluster.local"); err != nil || got != "10.96.7.1" {
-		t.Errorf("after the restart: %q, %v", got, err)
-	}
-	p.Stop()
-	if diff := cmp.Diff(rules+addrs, l.ruleList()+l.addresses()); diff != "" {
-		t.Errorf("the stop leaves something behind (-before +after):\n%s", diff)
-	}
-}
-
-// TestSkipTeardown: with -skipteardown everything stays for the next agent.
-func TestSkipTeardown(t *testing.T) {
-	t.Parallel()
-	l := newNetwork(t)
-	p := l.startAgent("-skipteardown")
-	during := l.ruleList() + l.addresses()
-	p.Stop()
-	if err := p.Err(); err != nil {
-		t.Errorf("the agent ended with %v", err)
-	}
-	if diff := cmp.Diff(during, l.ruleList()+l.addresses()); diff != "" {
-		t.Errorf("something went in spite of -skipteardown (-before +after):\n%s", diff)
+			p := l.startAgent(flags...)
+			during := state()
+			if !strings.Contains(during, local4+"/32") || !strings.Contains(during, local6+"/128") {
+				t.Errorf("the node lacks an address:\n%s", during)
+			}
+			end(p)
+			if err := p.Err(); err != nil && name != "killed" {
+				t.Errorf("the agent ended with %v", err)
+			}
+			if diff := cmp.Diff(during, state()); diff != "" {
+				t.Errorf("something went with the agent (-before +after):\n%s", diff)
+			}
+			p = l.startAgent()
+			if diff := cmp.Diff(during, state()); diff != "" {
+				t.Errorf("the second agent's rules differ from the first's (-first +second):\n%s", diff)
+			}
+			if got, err := l.dig(l.pod, "@"+local4, "web.shop.svc.cluster.local"); err != nil || got != "10.96.7.1" {
+				t.Errorf("after the restart: %q, %v", got, err)
+			}
+			l.in(l.node, "iptables", "-t", "raw", "-F", "PREROUTING")
+			p.Must(t, "the removed rules to come back", func(context.Context) error {
+				if got := state(); got != during {
+					return errors.New(cmp.Diff(during, got))
+				}
+				return nil
+			})
+			p.Stop()
+			if err := p.Err(); err != nil {
+				t.Errorf("the agent ended with %v", err)
+			}
+			if diff := cmp.Diff(before, state()); diff != "" {
+				t.Errorf("the stop leaves something behind (-before +after):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -232,14 +129,10 @@ func TestStartErrors(t *testing.T) {
 	}{
 		{"no NET_ADMIN", []string{"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin", l.nodens}, "-setupinterface=false"},
 		{"no iptables", []string{"env", "PATH=" + noTools, l.nodens, "--netfilter", "iptables"}, "-setupiptables=false"},
-		{"broken Corefile", []string{l.nodens, "-conf", l.file("Corefile.broken", ".:53 {\n    forwrad . 10.0.0.1\n}\n")}, `did you mean "forward"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rules, addrs := l.ruleList(), l.addresses()
-			cmd := append([]string{"netns", "exec", l.node}, c.cmd...)
-			if c.name != "broken Corefile" {
-				cmd = append(cmd, args...)
-			}
+			cmd := slices.Concat([]string{"netns", "exec", l.node}, c.cmd, args)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // it would serve until then
 			defer cancel()
 			out, err := exec.CommandContext(ctx, "ip", cmd...).CombinedOutput()

@@ -59,6 +59,9 @@ func TestFailOpen(t *testing.T) {
 			}
 			p.Kill()
 			asked("after the kill", testbed.FromCluster.String(), l.pod, l.node)
+			if l.tracked() == "" {
+				t.Error("port 53 is not tracked without an agent: the check above sees nothing")
+			}
 			p = l.startAgentWith(args...)
 			asked("after the restart", testbed.FromAgent.String(), l.pod, l.node)
 			p.Stop()
