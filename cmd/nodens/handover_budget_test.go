@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,8 +38,7 @@ func TestBudgetDuringHandover(t *testing.T) {
 	sendsMore("the agent to use its burst", burst+perSecond/2)
 	next := startAgentProcess(t, corefile, "-handover-dir", dir)
 	sendsMore("the successor to send", 2*perSecond)
-	next.signal(syscall.SIGTERM)
-	next.awaitExit(0)
+	next.end()
 	old.AwaitLog("serving again")
 	sendsMore("the agent to send again", 2*perSecond)
 }

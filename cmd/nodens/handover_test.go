@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,36 +115,89 @@ func origin(t *testing.T, up uint16) *agenttest.Agent {
 	return startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n 192.0.2.1 www.example.org\n 192.0.2.2 ftp.example.org\n ttl 3600\n }\n}\n", up))
 }
 
+// succession is what agents share that take over from each other.
+type succession struct {
+	t             *testing.T
+	port, web, up uint16
+	dir           string           // of hand-overs
+	upstream      *agenttest.Agent // at the port up
+	env, args     []string         // of each agent
+}
+
+func newSuccession(t *testing.T, args ...string) *succession {
+	t.Helper()
+	p := peer.Ports(t, 3)
+	s := &succession{t: t, port: p[0], web: p[1], up: p[2], dir: filepath.Join(t.TempDir(), "handover")}
+	s.args = append([]string{"-handover-dir", s.dir}, args...)
+	s.upstream = origin(t, s.up)
+	return s
+}
+
+func (s *succession) corefile() string { return withCache(s.port, s.web, s.up) }
+
+// begin starts an agent.
+func (s *succession) begin(args ...string) *process {
+	s.t.Helper()
+	return newAgentProcess(s.t, s.corefile(), s.env, slices.Concat(s.args, args)...)
+}
+
+// start is begin, and waits until the agent serves.
+func (s *succession) start(args ...string) *process {
+	s.t.Helper()
+	p := s.begin(args...)
+	p.AwaitLog("msg=serving")
+	return p
+}
+
+// ask asks for a name of the origin.
+func (s *succession) ask() {
+	s.t.Helper()
+	agenttest.Expect(s.t, s.port, "www.example.org.", "192.0.2.1")
+}
+
+func (s *succession) crowd(networks ...string) *crowd {
+	return newCrowd(s.port, "www.example.org.", "192.0.2.1", networks...)
+}
+
+func (s *succession) metric(series string) string {
+	s.t.Helper()
+	return agenttest.Metric(s.t, s.web, series)
+}
+
+func (s *succession) wantMetric(series, want string) {
+	s.t.Helper()
+	if got := s.metric(series); got != want {
+		s.t.Errorf("%s is %q, want %s", series, got, want)
+	}
+}
+
+func (s *succession) wantReady() {
+	s.t.Helper()
+	if code, text := agenttest.Get(s.t, s.web, "/ready"); code != 200 {
+		s.t.Errorf("/ready is %d %s", code, text)
+	}
+}
+
 // TestHandover: one agent after the other takes over; no query is lost, on no connection;
 // each begins with the cache of the one before it, which then ends by itself.
 func TestHandover(t *testing.T) {
-	p := peer.Ports(t, 3)
-	port, web, up := p[0], p[1], p[2]
-	dir := filepath.Join(t.TempDir(), "handover")
-	upstream := origin(t, up)
-	last := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
-	upstream.Stop() // all that is known from here on is in the cache
-	c := newCrowd(port, "www.example.org.", "192.0.2.1")
+	s := newSuccession(t)
+	last := s.start()
+	s.ask()
+	s.upstream.Stop() // all that is known from here on is in the cache
+	c := s.crowd()
 	for range 3 {
-		next := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
+		next := s.start()
 		last.awaitExit(0)
 		c.more(t)
-		if got := agenttest.Metric(t, web, `nodens_handovers_total{result="complete",role="successor"}`); got != "1" {
-			t.Errorf("the successor counts %q hand-overs, want 1", got)
-		}
-		if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "1" {
-			t.Errorf("%q answers were handed over, want 1", got)
-		}
-		if code, text := agenttest.Get(t, web, "/ready"); code != 200 {
-			t.Errorf("/ready is %d %s", code, text)
-		}
+		s.wantMetric(`nodens_handovers_total{result="complete",role="successor"}`, "1")
+		s.wantMetric("nodens_cache_restored_entries", "1")
+		s.wantReady()
 		last = next
 	}
 	c.close(t)
-	last.signal(syscall.SIGTERM)
-	last.awaitExit(0)
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 2 {
+	last.end()
+	if left, err := os.ReadDir(s.dir); err != nil || len(left) > 2 {
 		t.Errorf("%v is left in the folder (%v), want the saved cache and a socket at most", left, err)
 	}
 }
@@ -151,17 +205,9 @@ func TestHandover(t *testing.T) {
 // TestInPod: where a kubelet would start it anew, the agent that has handed over waits
 // to be stopped, and goes on if its successor dies; the successor of a successor, too.
 func TestInPod(t *testing.T) {
-	p := peer.Ports(t, 3)
-	port, web, up := p[0], p[1], p[2]
-	dir := filepath.Join(t.TempDir(), "handover")
-	origin(t, up)
-	pod := []string{"KUBERNETES_SERVICE_HOST=192.0.2.1"}
 	pidfile := filepath.Join(t.TempDir(), "pid")
-	start := func() *process {
-		a := newAgentProcess(t, withCache(port, web, up), pod, "-handover-dir", dir, "-pidfile", pidfile)
-		a.AwaitLog("msg=serving")
-		return a
-	}
+	s := newSuccession(t, "-pidfile", pidfile)
+	s.env = inPodEnv
 	owner := func() int {
 		text, _ := os.ReadFile(pidfile)
 		var pid int
@@ -173,15 +219,14 @@ func TestInPod(t *testing.T) {
 		t.Helper()
 		var shown string
 		at.Await("the status "+event, func() bool {
-			_, shown, _ = outcome(t, "status", "-handover-dir", dir, "-o", "json")
+			_, shown, _ = outcome(t, "status", "-handover-dir", s.dir, "-o", "json")
 			return strings.Contains(shown, `"event": "`+event+`"`)
 		})
 	}
-	crowded := func(over ...string) *crowd { return newCrowd(port, "www.example.org.", "192.0.2.1", over...) }
-	first := start()
+	first := s.start()
 	for range 2 {
-		c := crowded()
-		second := start()
+		c := s.crowd()
+		second := s.start()
 		c.more(t)
 		c.close(t)
 		if got := owner(); got != second.cmd.Process.Pid {
@@ -198,23 +243,20 @@ func TestInPod(t *testing.T) {
 		showsEvent(first, "resumed")
 	}
 	// An orderly end gives back, too, but for connections.
-	c := crowded("udp", "udp", "udp")
-	second := start()
-	second.signal(syscall.SIGTERM)
-	second.awaitExit(0)
+	c := s.crowd("udp", "udp", "udp")
+	second := s.start()
+	second.end()
 	first.Await("the first agent to be the one again", func() bool { return owner() == first.cmd.Process.Pid })
 	c.more(t)
 
-	third := start()
-	first.signal(syscall.SIGTERM)
-	first.awaitExit(0)
+	third := s.start()
+	first.end()
 	c.more(t)
 	c.close(t)
 	if got := owner(); got != third.cmd.Process.Pid {
 		t.Errorf("the file says process %d, want the third one", got)
 	}
-	third.signal(syscall.SIGTERM)
-	third.awaitExit(0)
+	third.end()
 	if _, err := os.Stat(pidfile); !os.IsNotExist(err) {
 		t.Errorf("the file of the process is still there: %v", err)
 	}
@@ -246,12 +288,9 @@ func takeSockets(t *testing.T, p *handover.Predecessor) {
 // TestSuccessorDies: whatever it had until then, the agent goes on, reloads, and hands over
 // to the next one.
 func TestSuccessorDies(t *testing.T) {
-	p := peer.Ports(t, 3)
-	port, web, up := p[0], p[1], p[2]
-	dir := filepath.Join(t.TempDir(), "handover")
-	origin(t, up)
-	agent := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
+	s := newSuccession(t)
+	agent := s.start()
+	s.ask()
 	ctx := t.Context()
 	sockets := func(p *handover.Predecessor) { takeSockets(t, p) }
 	cached := func(p *handover.Predecessor) {
@@ -278,7 +317,7 @@ func TestSuccessorDies(t *testing.T) {
 			}
 		}, "failed"},
 		{"after the commit", func(p *handover.Predecessor) {
-			client, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			client, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.port))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -303,33 +342,33 @@ func TestSuccessorDies(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			series := `nodens_handovers_total{result="` + step.of + `",role="predecessor"}`
-			before := agenttest.Metric(t, web, series)
-			c := newCrowd(port, "www.example.org.", "192.0.2.1")
+			before := s.metric(series)
+			c := s.crowd()
 			c.more(t)
 			if step.of == "resumed" {
 				c.close(t) // nobody reads until the agent does again
 			}
-			p := approach(t, dir)
+			p := approach(t, s.dir)
 			step.do(p)
 			_ = p.Close()
 			agent.Await("the agent to count it", func() bool {
 				if step.of == "resumed" && !strings.Contains(agent.Log.String(), "serving again") {
 					return false // nor does anybody answer over HTTP
 				}
-				return agenttest.Metric(t, web, series) != before
+				return s.metric(series) != before
 			})
 			if step.of == "resumed" {
-				c = newCrowd(port, "www.example.org.", "192.0.2.1")
+				c = s.crowd()
 			}
 			c.more(t)
 			c.close(t)
 		})
 	}
-	c := newCrowd(port, "www.example.org.", "192.0.2.1")
-	agenttest.WriteFile(t, agent.Conf, withCache(port, web, up)+"# another\n")
+	c := s.crowd()
+	agenttest.WriteFile(t, agent.Conf, s.corefile()+"# another\n")
 	agent.signal(syscall.SIGUSR1)
 	agent.AwaitLog("the new configuration is in force")
-	startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
+	s.start()
 	agent.awaitExit(0)
 	c.more(t)
 	c.close(t)
@@ -339,17 +378,12 @@ func TestSuccessorDies(t *testing.T) {
 func TestPredecessorDies(t *testing.T) {
 	for _, step := range []string{"sockets", "cache", "yield"} {
 		t.Run(step, func(t *testing.T) {
-			p := peer.Ports(t, 3)
-			dir := filepath.Join(t.TempDir(), "handover")
-			origin(t, p[2])
-			startProcess(t, step, nil, dir).AwaitLog("msg=serving")
-			agent := startAgentProcess(t, withCache(p[0], p[1], p[2]), "-handover-dir", dir)
-			agenttest.Expect(t, p[0], "www.example.org.", "192.0.2.1")
-			if code, text := agenttest.Get(t, p[1], "/ready"); code != 200 {
-				t.Errorf("/ready is %d %s", code, text)
-			}
-			agent.signal(syscall.SIGTERM)
-			agent.awaitExit(0)
+			s := newSuccession(t)
+			startProcess(t, step, nil, s.dir).AwaitLog("msg=serving")
+			agent := s.start()
+			s.ask()
+			s.wantReady()
+			agent.end()
 			if got := agent.Log.String(); !strings.Contains(got, "saved") && strings.Contains(got, "level=ERROR") {
 				t.Errorf("the agent is not content:\n%s", got)
 			}
@@ -360,18 +394,15 @@ func TestPredecessorDies(t *testing.T) {
 // TestStopInTheMiddle: an agent that is asked to stop while it hands over stops when that
 // has ended.
 func TestStopInTheMiddle(t *testing.T) {
-	p := peer.Ports(t, 3)
-	port, web, up := p[0], p[1], p[2]
-	origin(t, up)
 	for _, breaks := range []bool{true, false} {
 		t.Run(fmt.Sprintf("broken off %v", breaks), func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "handover")
-			agent := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-			p := approach(t, dir)
+			s := newSuccession(t)
+			agent := s.start()
+			p := approach(t, s.dir)
 			takeSockets(t, p)
 			agent.signal(syscall.SIGTERM)
 			agent.AwaitLog("waiting for its end")
-			agenttest.Expect(t, port, "ftp.example.org.", "192.0.2.2")
+			agenttest.Expect(t, s.port, "ftp.example.org.", "192.0.2.2")
 			if breaks {
 				_ = p.Close()
 				agent.awaitExit(0)
@@ -395,13 +426,11 @@ func TestStopInTheMiddle(t *testing.T) {
 // TestReloadPutOff: a configuration is not taken on while another agent takes over, but
 // when that has come to nothing.
 func TestReloadPutOff(t *testing.T) {
-	p := peer.Ports(t, 3)
-	dir := filepath.Join(t.TempDir(), "handover")
-	origin(t, p[2])
-	agent := startAgentProcess(t, withCache(p[0], p[1], p[2]), "-handover-dir", dir, "-log-format", "text")
-	next := approach(t, dir)
+	s := newSuccession(t)
+	agent := s.start("-log-format", "text")
+	next := approach(t, s.dir)
 	takeSockets(t, next)
-	agenttest.WriteFile(t, agent.Conf, withCache(p[0], p[1], p[2])+"# another\n")
+	agenttest.WriteFile(t, agent.Conf, s.corefile()+"# another\n")
 	agent.signal(syscall.SIGUSR1)
 	agent.AwaitLog("deferred until")
 	if strings.Contains(agent.Log.String(), "is in force") {
@@ -414,15 +443,15 @@ func TestReloadPutOff(t *testing.T) {
 // TestOtherAddress: a successor whose configuration says other addresses serves those, and
 // the others go with its predecessor.
 func TestOtherAddress(t *testing.T) {
-	p := peer.Ports(t, 4)
-	dir := filepath.Join(t.TempDir(), "handover")
-	origin(t, p[3])
-	first := startAgentProcess(t, withCache(p[0], p[2], p[3]), "-handover-dir", dir)
-	agenttest.Expect(t, p[0], "www.example.org.", "192.0.2.1")
-	startAgentProcess(t, withCache(p[1], p[2], p[3]), "-handover-dir", dir)
+	s := newSuccession(t)
+	first := s.start()
+	s.ask()
+	before := s.port
+	s.port = peer.Ports(t, 1)[0]
+	s.start()
 	first.awaitExit(0)
-	agenttest.Expect(t, p[1], "www.example.org.", "192.0.2.1")
-	if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p[0])); err == nil {
+	s.ask()
+	if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", before)); err == nil {
 		_ = conn.Close()
 		t.Error("somebody still listens at the old address")
 	}
@@ -430,18 +459,15 @@ func TestOtherAddress(t *testing.T) {
 
 // TestUnfit: a successor that can't serve leaves everything as it is.
 func TestUnfit(t *testing.T) {
-	p := peer.Ports(t, 4)
-	port, web, up := p[0], p[1], p[2]
-	dir := filepath.Join(t.TempDir(), "handover")
-	origin(t, up)
-	agent := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	c := newCrowd(port, "www.example.org.", "192.0.2.1")
-	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p[3]))
+	s, other := newSuccession(t), peer.Ports(t, 1)[0]
+	agent := s.start()
+	c := s.crowd()
+	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", other))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	next := newAgentProcess(t, withCache(port, web, up)+withCache(p[3], web, up), nil, "-handover-dir", dir)
+	next := newAgentProcess(t, s.corefile()+withCache(other, s.web, s.up), nil, s.args...)
 	next.awaitExit(1)
 	if got := next.Log.String(); !strings.Contains(got, "taking over") {
 		t.Errorf("it did not even try:\n%s", got)
@@ -449,12 +475,11 @@ func TestUnfit(t *testing.T) {
 	c.more(t)
 	// One that waits for its view of the cluster, until it is asked to stop.
 	_ = taken.Close()
-	next = newAgentProcess(t, withCache(port, web, up)+fmt.Sprintf("cluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n endpoint http://127.0.0.1:%[1]d\n }\n}\n", p[3]), nil, "-handover-dir", dir)
+	next = newAgentProcess(t, s.corefile()+fmt.Sprintf("cluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n endpoint http://127.0.0.1:%[1]d\n }\n}\n", other), nil, s.args...)
 	next.AwaitLog("part=kubernetes")
-	next.signal(syscall.SIGTERM)
-	next.awaitExit(0)
+	next.end()
 	c.more(t)
-	startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
+	s.start()
 	agent.awaitExit(0)
 	c.more(t)
 	c.close(t)
@@ -463,17 +488,12 @@ func TestUnfit(t *testing.T) {
 // TestBeside: where nothing can be handed over, an agent starts beside the other one, and
 // goes on when that ends.
 func TestBeside(t *testing.T) {
-	p := peer.Ports(t, 3)
-	port, web, up := p[0], p[1], p[2]
-	origin(t, up)
-	first := startAgentProcess(t, withCache(port, web, up), "-handover-dir", filepath.Join(t.TempDir(), "handover"))
-	startAgentProcess(t, withCache(port, web, up), "-handover-dir", filepath.Join(t.TempDir(), "handover"))
-	first.signal(syscall.SIGTERM)
-	first.awaitExit(0)
-	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
-	if code, text := agenttest.Get(t, web, "/ready"); code != 200 {
-		t.Errorf("/ready is %d %s", code, text)
-	}
+	s := newSuccession(t)
+	first := s.start("-handover-dir", filepath.Join(t.TempDir(), "handover"))
+	s.start("-handover-dir", filepath.Join(t.TempDir(), "handover"))
+	first.end()
+	s.ask()
+	s.wantReady()
 }
 
 // TestHandoverDirOfAnother: an agent does not start in a directory whose owner could take

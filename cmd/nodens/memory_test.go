@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -77,22 +76,17 @@ func TestCommandMemory(t *testing.T) {
 	}
 	for args, requests := range map[string]int32{"status": 3, "upstreams": 1, "top": 1, "plan": 1} {
 		path := filepath.Join(t.TempDir(), "s")
-		ln, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], args, "--admin-socket", path)
 		cmd.Env = append(os.Environ(), asProcess+"=agent")
 		started, asked := make(chan struct{}), new(atomic.Int32)
-		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		stop := serveAdmin(t, path, func(w http.ResponseWriter, _ *http.Request) {
 			<-started
 			asked.Add(1)
 			if n, err := memoryOf(cmd.Process.Pid, "RssAnon"); err != nil || n == 0 || n > maxCommandMemory {
 				t.Errorf("%s has %d KiB of anonymous memory, want %d at most, %v", args, n>>10, maxCommandMemory>>10, err)
 			}
 			_, _ = w.Write([]byte(`{"ready":true,"healthy":true}`))
-		})}
-		go func() { _ = s.Serve(ln) }()
+		})
 		var out strings.Builder
 		cmd.Stdout = &out // a pipe: top is not to refresh
 		if err := cmd.Start(); err != nil {
@@ -102,6 +96,6 @@ func TestCommandMemory(t *testing.T) {
 		if err := cmd.Wait(); err != nil || asked.Load() != requests {
 			t.Errorf("%s: %v, asked %d times\n%s", args, err, asked.Load(), out.String())
 		}
-		_ = s.Close()
+		stop()
 	}
 }

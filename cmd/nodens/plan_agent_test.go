@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -21,13 +20,7 @@ import (
 func planAgent(t *testing.T, reply report.Plan) string {
 	t.Helper()
 	dir := t.TempDir()
-	ln, err := net.Listen("unix", filepath.Join(dir, report.DefaultSocketName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(reply) })}
-	go func() { _ = s.Serve(ln) }()
-	t.Cleanup(func() { _ = s.Close() })
+	serveAdmin(t, filepath.Join(dir, report.DefaultSocketName), func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(reply) })
 	return dir
 }
 

@@ -175,6 +175,13 @@ func (p *process) awaitExit(code int) {
 	}
 }
 
+// end ends the process in order.
+func (p *process) end() {
+	p.T.Helper()
+	p.signal(syscall.SIGTERM)
+	p.awaitExit(0)
+}
+
 func (p *process) alive() bool {
 	select {
 	case <-p.exited:

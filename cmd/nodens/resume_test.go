@@ -3,11 +3,8 @@
 package main
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // TestPredecessorResumes: a successor that fails when it has taken over already gives everything
@@ -18,13 +15,10 @@ func TestPredecessorResumes(t *testing.T) {
 		{"-admin-socket", "/dev/null/admin"},
 	} {
 		t.Run(fault[0], func(t *testing.T) {
-			p := peer.Ports(t, 3)
-			port, web, up := p[0], p[1], p[2]
-			dir := filepath.Join(t.TempDir(), "handover")
-			origin(t, up)
-			agent := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-			c := newCrowd(port, "www.example.org.", "192.0.2.1", "udp", "udp", "udp")
-			next := newAgentProcess(t, withCache(port, web, up), nil, append([]string{"-handover-dir", dir}, fault...)...)
+			s := newSuccession(t)
+			agent := s.start()
+			c := s.crowd("udp", "udp", "udp")
+			next := s.begin(fault...)
 			next.AwaitLog("took over")
 			next.awaitExit(1)
 			agent.AwaitLog("serving again")
@@ -33,7 +27,7 @@ func TestPredecessorResumes(t *testing.T) {
 				t.Errorf("the successor takes down what is not its own:\n%s", next.Log)
 			}
 			c.more(t)
-			startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
+			s.start()
 			agent.awaitExit(0)
 			c.more(t)
 			c.close(t)

@@ -71,23 +71,21 @@ func (f *failing) close() { close(f.end); <-f.over }
 // TestGiveBack: a successor that answers a zone with SERVFAIL gives the node back, without a lost
 // query, and does not get it again.
 func TestGiveBack(t *testing.T) {
-	p := peer.Ports(t, 5)
-	port, web, up, zone, dead := p[0], p[1], p[2], p[3], p[4]
-	dir := filepath.Join(t.TempDir(), "handover")
 	pidfile, socket := filepath.Join(t.TempDir(), "pid"), filepath.Join(t.TempDir(), "admin.sock")
-	upstream := origin(t, up)
+	s := newSuccession(t, "-pidfile", pidfile, "-admin-socket", socket, "-handover-compare", "1m")
+	p := peer.Ports(t, 2)
+	zone, dead := p[0], p[1]
 	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n 192.0.2.3 www.shop.test\n }\n}\n", zone))
-	args := []string{"-handover-dir", dir, "-pidfile", pidfile, "-admin-socket", socket, "-handover-compare", "1m"}
-	old := newAgentProcess(t, withZone(port, web, up, zone), inPodEnv, args...)
+	old := newAgentProcess(t, withZone(s.port, s.web, s.up, zone), inPodEnv, s.args...)
 	old.AwaitLog("msg=serving")
-	steady := newCrowd(port, "www.example.org.", "192.0.2.1")
-	other := startFailing(t, port)
+	steady := s.crowd()
+	other := startFailing(t, s.port)
 	steady.more(t)
 	other.more(old.Agent)
 
-	next := newAgentProcess(t, withZone(port, web, up, dead), inPodEnv, args...)
+	next := newAgentProcess(t, withZone(s.port, s.web, s.up, dead), inPodEnv, s.args...)
 	next.AwaitLog("comparing with the predecessor")
-	agenttest.Expect(t, port, "ftp.example.org.", "192.0.2.2") // which only this one has then
+	agenttest.Expect(t, s.port, "ftp.example.org.", "192.0.2.2") // which only this one has then
 	next.awaitExit(1)
 	t.Logf("ended %v after the first failed query", time.Since(time.Unix(0, other.first.Load())))
 	failed := other.failed.Load()
@@ -96,7 +94,7 @@ func TestGiveBack(t *testing.T) {
 			t.Errorf("the log of the successor has no %q:\n%s", want, log)
 		}
 	}
-	upstream.Stop()
+	s.upstream.Stop()
 	old.Await("the node's tasks", func() bool {
 		text, _ := os.ReadFile(pidfile)
 		return strings.TrimSpace(string(text)) == fmt.Sprint(old.cmd.Process.Pid)
@@ -106,8 +104,8 @@ func TestGiveBack(t *testing.T) {
 	if n := other.failed.Load(); n > failed {
 		t.Errorf("%d queries failed after the return", n-failed)
 	}
-	agenttest.Expect(t, port, "ftp.example.org.", "192.0.2.2")
-	if code, text := agenttest.Get(t, web, "/ready"); code != 200 || !strings.HasPrefix(text, "OK\nthe node is back from a successor: servfail shop.test.") {
+	agenttest.Expect(t, s.port, "ftp.example.org.", "192.0.2.2")
+	if code, text := agenttest.Get(t, s.web, "/ready"); code != 200 || !strings.HasPrefix(text, "OK\nthe node is back from a successor: servfail shop.test.") {
 		t.Errorf("/ready is %d %q", code, text)
 	}
 	old.Await("the admin socket", func() bool {
@@ -115,7 +113,7 @@ func TestGiveBack(t *testing.T) {
 		return code == 0
 	})
 
-	again := newProcessOn(t, next.Conf, inPodEnv, args...)
+	again := newProcessOn(t, next.Conf, inPodEnv, s.args...)
 	again.awaitExit(1)
 	if log := again.Log.String(); !strings.Contains(log, "has taken the node back from this agent: servfail") || !strings.Contains(log, "delete the pod") {
 		t.Errorf("the log of the refused successor:\n%s", log)
@@ -125,19 +123,16 @@ func TestGiveBack(t *testing.T) {
 		`nodens_handover_taken_back_total{reason="servfail"}`:          "1",
 		`nodens_handover_refused_total`:                                "1",
 	} {
-		if got := agenttest.Metric(t, web, series); got != want {
-			t.Errorf("%s is %q, want %s", series, got, want)
-		}
+		s.wantMetric(series, want)
 	}
 	// Another pod may try again, and so may an agent that does not compare itself.
 	other.close()
-	pod := newProcessOn(t, next.Conf, append([]string{"POD_UID=another"}, inPodEnv...), args...)
+	pod := newProcessOn(t, next.Conf, append([]string{"POD_UID=another"}, inPodEnv...), s.args...)
 	pod.AwaitLog("comparing with the predecessor")
 	steady.more(t)
-	pod.signal(syscall.SIGTERM)
-	pod.awaitExit(0)
+	pod.end()
 	steady.more(t)
-	last := newProcessOn(t, next.Conf, inPodEnv, append(args, "-handover-compare", "0")...)
+	last := newProcessOn(t, next.Conf, inPodEnv, append(s.args, "-handover-compare", "0")...)
 	last.AwaitLog("msg=serving")
 	steady.more(t)
 	steady.close(t)
@@ -152,13 +147,10 @@ func TestHangs(t *testing.T) {
 	}{{"hang", syscall.SIGSTOP}, {"ended", syscall.SIGKILL}} {
 		t.Run(fault.kind, func(t *testing.T) {
 			t.Parallel()
-			p := peer.Ports(t, 3)
-			port, web, up := p[0], p[1], p[2]
-			origin(t, up)
-			args := []string{"-handover-dir", filepath.Join(t.TempDir(), "handover"), "-handover-compare", "1m"}
-			old := newAgentProcess(t, withCache(port, web, up), inPodEnv, args...)
-			old.AwaitLog("msg=serving")
-			next := newAgentProcess(t, withCache(port, web, up), inPodEnv, args...)
+			s := newSuccession(t, "-handover-compare", "1m")
+			s.env = inPodEnv
+			old := s.start()
+			next := s.begin()
 			next.AwaitLog("comparing with the predecessor")
 			next.signal(fault.signal)
 			old.AwaitLog("serving again")
@@ -169,16 +161,14 @@ func TestHangs(t *testing.T) {
 					t.Errorf("the log of the successor:\n%s", log)
 				}
 			}
-			c := newCrowd(port, "www.example.org.", "192.0.2.1")
+			c := s.crowd()
 			c.more(t)
-			again := newProcessOn(t, next.Conf, inPodEnv, args...)
+			again := newProcessOn(t, next.Conf, s.env, s.args...)
 			again.awaitExit(1)
 			if log := again.Log.String(); !strings.Contains(log, "has taken the node back from this agent") {
 				t.Errorf("the log of the refused successor:\n%s", log)
 			}
-			if got := agenttest.Metric(t, web, `nodens_handover_taken_back_total{reason="`+fault.kind+`"}`); got != "1" {
-				t.Errorf("%q times taken back, want 1", got)
-			}
+			s.wantMetric(`nodens_handover_taken_back_total{reason="`+fault.kind+`"}`, "1")
 			c.more(t)
 			c.close(t)
 		})
@@ -191,28 +181,22 @@ func TestKept(t *testing.T) {
 	for _, env := range [][]string{nil, inPodEnv} {
 		t.Run(fmt.Sprint(env), func(t *testing.T) {
 			t.Parallel()
-			p := peer.Ports(t, 3)
-			port, web, up := p[0], p[1], p[2]
-			origin(t, up)
-			dir := filepath.Join(t.TempDir(), "handover")
-			args := []string{"-handover-dir", dir, "-handover-compare", "5s"}
-			old := newAgentProcess(t, withCache(port, web, up), env, args...)
-			old.AwaitLog("msg=serving")
-			c := newCrowd(port, "www.example.org.", "192.0.2.1")
+			s := newSuccession(t, "-handover-compare", "5s")
+			s.env = env
+			old := s.start()
+			c := s.crowd()
 			c.more(t)
-			next := newAgentProcess(t, withCache(port, web, up), env, args...)
+			next := s.begin()
 			next.AwaitLog("comparing with the predecessor")
-			if got := agenttest.Metric(t, web, "nodens_handover_comparing"); got != "1" || !old.alive() {
+			if got := s.metric("nodens_handover_comparing"); got != "1" || !old.alive() {
 				t.Errorf("comparing is %q; the predecessor lives: %v", got, old.alive())
 			}
-			if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 1 || !strings.Contains(stderr, "compares itself") {
+			if code, _, stderr := outcome(t, "ready", "-handover-dir", s.dir); code != 1 || !strings.Contains(stderr, "compares itself") {
 				t.Errorf("the startup probe: code %d, %s", code, stderr)
 			}
-			if code, text := agenttest.Get(t, web, "/ready"); code != 200 {
-				t.Errorf("/ready is %d %q", code, text)
-			}
+			s.wantReady()
 			old.AwaitLog("memory released")
-			if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 0 {
+			if code, _, stderr := outcome(t, "ready", "-handover-dir", s.dir); code != 0 {
 				t.Errorf("the startup probe after the comparison: code %d, %s", code, stderr)
 			}
 			if env == nil {
@@ -221,7 +205,7 @@ func TestKept(t *testing.T) {
 				c.close(t)
 				next.signal(syscall.SIGKILL) // it resumes nevertheless
 				old.AwaitLog("serving again")
-				c = newCrowd(port, "www.example.org.", "192.0.2.1")
+				c = s.crowd()
 			}
 			c.more(t)
 			c.close(t)

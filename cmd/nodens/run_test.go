@@ -9,7 +9,6 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/peer"
@@ -61,6 +60,5 @@ func TestVersion(t *testing.T) {
 func TestWait(t *testing.T) {
 	p := startProcess(t, "agent", nil, "wait")
 	p.AwaitLog("waiting")
-	p.signal(syscall.SIGTERM)
-	p.awaitExit(0)
+	p.end()
 }

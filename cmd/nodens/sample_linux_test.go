@@ -32,8 +32,7 @@ func TestSample(t *testing.T) {
 	} {
 		agenttest.Expect(t, p[0], name, want)
 	}
-	sample.signal(syscall.SIGTERM)
-	sample.awaitExit(0)
+	sample.end()
 }
 
 // TestSampleStatus: the how-to page shows what `nodens status` prints about the sample, but for numbers
@@ -56,8 +55,7 @@ func TestSampleStatus(t *testing.T) {
 	if diff := cmp.Diff(withoutNumbers(page), withoutNumbers(out)); diff != "" {
 		t.Errorf("the page differs (-want +got):\n%s", diff)
 	}
-	sample.signal(syscall.SIGTERM)
-	sample.awaitExit(0)
+	sample.end()
 }
 
 // TestSamplePods: the sample's pods ask, and are counted under their names.
@@ -70,8 +68,7 @@ func TestSamplePods(t *testing.T) {
 		_, out, _ := outcome(t, "top", "-watch=false", "-handover-dir", dir)
 		return strings.Contains(out, "shop/web-7d9c5b6f4-x2k8p ") && strings.Contains(out, "shop/checkout-5f6b7c8d9-m4q7z ") && strings.Contains(out, "search/indexer-0 ")
 	})
-	sample.signal(syscall.SIGTERM)
-	sample.awaitExit(0)
+	sample.end()
 }
 
 // TestSampleNode: the agent of the sample's node may be killed without an unanswered query; the cluster DNS answers until
@@ -124,8 +121,7 @@ func TestSampleNode(t *testing.T) {
 	if got := ask(who...); got != `"agent"` {
 		t.Errorf("then %s answers, not the agent", got)
 	}
-	sample.signal(syscall.SIGTERM)
-	sample.awaitExit(0)
+	sample.end()
 	if supervisor, err := strconv.Atoi(found[1]); err != nil || syscall.Kill(supervisor, 0) == nil {
 		t.Errorf("process %d, which is the node, still runs: %v", supervisor, err)
 	}

@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -250,8 +248,7 @@ func TestTailHandover(t *testing.T) {
 	if text := f.errors.String(); strings.Count(text, "waiting for the next one") != 1 {
 		t.Errorf("stderr:\n%s", text)
 	}
-	next.signal(syscall.SIGTERM)
-	next.awaitExit(0)
+	next.end()
 	f.await("the second end", func() bool { return strings.Count(f.errors.String(), "waiting for the next one") == 2 })
 	f.cancel()
 	f.awaitCode(0)
@@ -260,20 +257,15 @@ func TestTailHandover(t *testing.T) {
 // TestTailNoAgent: the command ends with an error if no agent answers for a while after one has ended.
 func TestTailNoAgent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	ln, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := new(http.Server)
-	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	end := make(chan func(), 1)
+	end <- serveAdmin(t, path, func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(tailLines()[1])
 		_ = http.NewResponseController(w).Flush()
-		_ = s.Close()
+		(<-end)()
 	})
-	go func() { _ = s.Serve(ln) }()
 	f := &tailFlags{patience: 10 * time.Millisecond, socket: adminSocket{path: path}, all: true, time: time.Hour}
 	var out, errors testlog.Buffer
-	err = f.run(t.Context(), &tailPrinter{stdout: &out, stderr: &errors, output: cli.AddLinesOutput(pflag.NewFlagSet("", pflag.ContinueOnError))}, f.followNode)
+	err := f.run(t.Context(), &tailPrinter{stdout: &out, stderr: &errors, output: cli.AddLinesOutput(pflag.NewFlagSet("", pflag.ContinueOnError))}, f.followNode)
 	if want := "the agent has ended, and no other has answered at " + path + " for 10ms"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s; stderr:\n%s", err, want, errors.String())
 	}

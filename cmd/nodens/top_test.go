@@ -46,14 +46,22 @@ func topAgent(t *testing.T, asked *string, reply func(url.Values) any) string {
 func topAgentFunc(t *testing.T, serve http.HandlerFunc) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
+	serveAdmin(t, path, serve)
+	return path
+}
+
+// serveAdmin serves at an agent's socket until the test ends, or stop is called.
+func serveAdmin(t *testing.T, path string, serve http.HandlerFunc) (stop func()) {
+	t.Helper()
 	ln, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &http.Server{Handler: serve}
 	go func() { _ = s.Serve(ln) }()
-	t.Cleanup(func() { _ = s.Close() })
-	return path
+	stop = func() { _ = s.Close() }
+	t.Cleanup(stop)
+	return stop
 }
 
 // TestTop: what the command asks for, and its tables.

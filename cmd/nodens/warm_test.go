@@ -16,57 +16,41 @@ import (
 // TestWarmStart: an agent that finds nobody to take over from starts with what was saved
 // at the last one's end, and without if that is broken.
 func TestWarmStart(t *testing.T) {
-	p := peer.Ports(t, 3)
-	port, web, up := p[0], p[1], p[2]
-	dir := filepath.Join(t.TempDir(), "handover")
-	upstream := origin(t, up)
-	first := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
-	first.signal(syscall.SIGTERM)
-	first.awaitExit(0)
-	upstream.Stop()
-	saved, err := os.ReadFile(filepath.Join(dir, "cache"))
+	s := newSuccession(t)
+	first := s.start()
+	s.ask()
+	first.end()
+	s.upstream.Stop()
+	saved, err := os.ReadFile(filepath.Join(s.dir, "cache"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	agenttest.Expect(t, port, "www.example.org.", "192.0.2.1")
-	if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "1" {
-		t.Errorf("%q answers were found, want 1", got)
-	}
-	if got := agenttest.Metric(t, web, `nodens_handovers_total{result="complete",role="successor"}`); got != "0" {
-		t.Errorf("%q hand-overs are counted, want 0", got)
-	}
-	second.signal(syscall.SIGTERM)
-	second.awaitExit(0)
+	second := s.start()
+	s.ask()
+	s.wantMetric("nodens_cache_restored_entries", "1")
+	s.wantMetric(`nodens_handovers_total{result="complete",role="successor"}`, "0")
+	second.end()
 
 	saved[len(saved)/2] ^= 0x40
-	agenttest.WriteFile(t, filepath.Join(dir, "cache"), string(saved))
-	third := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
+	agenttest.WriteFile(t, filepath.Join(s.dir, "cache"), string(saved))
+	third := s.start()
 	if got := third.Log.String(); strings.Count(got, "reading the saved cache failed") != 1 {
 		t.Errorf("want one line about the broken file in the log:\n%s", got)
 	}
-	if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "0" {
-		t.Errorf("%q answers were found in a broken file", got)
-	}
-	third.signal(syscall.SIGTERM)
-	third.awaitExit(0)
+	s.wantMetric("nodens_cache_restored_entries", "0")
+	third.end()
 }
 
 // TestCrash: what was asked for since the last save is lost with a process that is killed,
 // and nothing else: the next one starts as usual over what it has left.
 func TestCrash(t *testing.T) {
-	p := peer.Ports(t, 3)
-	dir := filepath.Join(t.TempDir(), "handover")
-	origin(t, p[2])
-	first := startAgentProcess(t, withCache(p[0], p[1], p[2]), "-handover-dir", dir)
+	s := newSuccession(t)
+	first := s.start()
 	first.signal(syscall.SIGKILL)
 	first.awaitExit(-1)
-	startAgentProcess(t, withCache(p[0], p[1], p[2]), "-handover-dir", dir)
-	agenttest.Expect(t, p[0], "www.example.org.", "192.0.2.1")
-	if code, text := agenttest.Get(t, p[1], "/ready"); code != 200 {
-		t.Errorf("/ready is %d %s", code, text)
-	}
+	s.start()
+	s.ask()
+	s.wantReady()
 }
 
 // TestNoFolder: a folder that can't be is the flag's fault.
