@@ -131,10 +131,9 @@ func (r *round) checkMetrics(workloads map[[2]string]counts, asked counts) {
 			r.t.Errorf("the metrics of %s are %+v, want %+v", labels, got, want)
 		}
 	}
-	sums, err := r.SumMetrics("nodens_client_queries_total{", "nodens_client_search_waste_total{")
-	r.must(err)
-	if uint64(sums[0]) != asked.queries() || uint64(sums[1]) != asked.Waste {
-		r.t.Errorf("the metrics say %v queries and %v that are waste, want %d and %d", sums[0], sums[1], asked.queries(), asked.Waste)
+	queries, waste := metrics.Sum("nodens_client_queries_total"), metrics.Sum("nodens_client_search_waste_total")
+	if uint64(queries) != asked.queries() || uint64(waste) != asked.Waste {
+		r.t.Errorf("the metrics say %v queries and %v that are waste, want %d and %d", queries, waste, asked.queries(), asked.Waste)
 	}
 }
 

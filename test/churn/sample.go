@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nodens-dns/nodens/test/scrape"
 )
 
 // sample is what an agent's process holds at the end of a round, when nothing is under way.
@@ -99,18 +101,13 @@ func discard(r io.Reader) error {
 }
 
 func (s *sample) readMetrics(r io.Reader) error {
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		n, _ := strconv.ParseFloat(value, 64)
-		switch name {
-		case "go_memstats_heap_inuse_bytes":
-			s.heap = n / mebi
-		case "coredns_panics_total":
-			s.panics = n
-		}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return err
 	}
-	return lines.Err()
+	m, err := scrape.Parse(string(text))
+	s.heap, s.panics = m["go_memstats_heap_inuse_bytes"]/mebi, m["coredns_panics_total"]
+	return err
 }
 
 // count counts goroutines and descriptors.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -108,21 +107,14 @@ func end(t *testing.T, p *peer.Process) {
 	}
 }
 
-// sum adds up the series whose names with their labels begin with prefix.
-func (s *site) sum(ctx context.Context, prefix string) (sum float64, err error) {
+// metrics returns those of the agent that serves.
+func (s *site) metrics(ctx context.Context) (scrape.Metrics, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // the next one may be another agent's
 	text, err := scrape.Text(ctx, &client, fmt.Sprintf("http://127.0.0.1:%d/metrics", s.web))
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, prefix) {
-			continue
-		}
-		v, bad := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
-		if bad != nil {
-			return 0, bad
-		}
-		sum += v
+	if err != nil {
+		return nil, err
 	}
-	return sum, err
+	return scrape.Parse(text)
 }
 
 // ask gives the server's answer to a question as sorted text, its TTLs aside.

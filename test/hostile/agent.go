@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -199,23 +198,16 @@ func (a *agent) scrape(ctx context.Context, s *agentState) error {
 	if err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		name, value, ok := strings.Cut(lines.Text(), " ")
-		if i := strings.LastIndexByte(lines.Text(), ' '); ok && i > 0 {
-			name, value = lines.Text()[:i], lines.Text()[i+1:]
-		}
-		v, err := strconv.ParseFloat(value, 64)
-		if err != nil || strings.HasPrefix(name, "#") {
-			continue
-		}
-		base, labels, _ := strings.Cut(name, "{")
-		s.counted[base] += v
-		if base == "coredns_dns_requests_total" && strings.Contains(labels, `proto="udp"`) {
-			s.udp += v
-		}
+	m, err := scrape.Parse(text)
+	if err != nil {
+		return err
 	}
-	return lines.Err()
+	for series, v := range m {
+		name, _, _ := strings.Cut(series, "{")
+		s.counted[name] += v
+	}
+	s.udp = m.Sum("coredns_dns_requests_total", `proto="udp"`)
+	return nil
 }
 
 // sockets gives the drops and the queued bytes of the UDP sockets on addr (proc(5),

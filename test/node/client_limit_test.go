@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,18 +67,8 @@ func (f *flood) send(t *testing.T, query []byte, n int) {
 }
 
 // limited returns how many queries of clients have been limited since the agent started.
-func (l *network) limited() (n int) {
-	l.t.Helper()
-	m, err := l.Metrics()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	for series, value := range m {
-		if strings.HasPrefix(series, "nodens_client_limited_total{") && strings.Contains(series, `reason="client_limit"`) {
-			n += int(value)
-		}
-	}
-	return n
+func (l *network) limited() int {
+	return l.metric("nodens_client_limited_total", `reason="client_limit"`)
 }
 
 // awaitCounted waits until each query of f is answered, or counted as limited: once, also if it is refused.
@@ -136,7 +125,7 @@ func TestKernelClientLimit(t *testing.T) {
 			if n := int(f.answered.Load()); action == "drop" && (n > most || f.refused.Load() > 0) {
 				t.Errorf("%d answered, want %d at most; %d refused", n, most, f.refused.Load())
 			}
-			if n := l.metric(`nodens_kernel_path_queries_total{result="client_limit"}`); n == 0 {
+			if n := l.metric("nodens_kernel_path_queries_total", `result="client_limit"`); n == 0 {
 				t.Error("the kernel has dropped nothing")
 			}
 			exempt := l.client(others[1], local4)

@@ -67,20 +67,20 @@ func (l *network) startInKernel(more ...string) *peer.Process {
 	return l.startAgentWith(args...)
 }
 
-// metric returns the value of a series of the agent's metrics; 0 if it is missing.
-func (l *network) metric(series string) int {
+// metric returns the sum of the series of one of the agent's metrics that have the labels.
+func (l *network) metric(name string, labels ...string) int {
 	l.t.Helper()
 	m, err := l.Metrics()
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return int(m[series])
+	return int(m.Sum(name, labels...))
 }
 
 // kernelAnswers returns how many queries the kernel has answered since the agent started.
 func (l *network) kernelAnswers() int {
 	l.t.Helper()
-	return l.metric(`nodens_kernel_path_queries_total{result="answered"}`)
+	return l.metric("nodens_kernel_path_queries_total", `result="answered"`)
 }
 
 // client is a UDP socket in a namespace, connected to an address of the agent.

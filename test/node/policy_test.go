@@ -163,19 +163,7 @@ func TestKernelPolicy(t *testing.T) {
 }
 
 // kernelQueries returns how many queries the program in the kernel has seen.
-func (l *network) kernelQueries() (n int) {
-	l.t.Helper()
-	m, err := l.Metrics()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	for series, v := range m {
-		if strings.HasPrefix(series, "nodens_kernel_path_queries_total{") {
-			n += int(v)
-		}
-	}
-	return n
-}
+func (l *network) kernelQueries() int { return l.metric("nodens_kernel_path_queries_total") }
 
 // wantNoKernelAnswers sends queries, waits until the kernel has seen all of them, and checks that no
 // reply has arrived.

@@ -267,20 +267,8 @@ func TestKernelSearchMetrics(t *testing.T) {
 	l.setObjects(podObject("info", a.addr))
 	query := pack(question("web.shop.info.svc.cluster.local.", dns.TypeA))
 	a.awaitAgent(query, "NOERROR 10.96.7.1 2")
-	const success = "coredns_autopath_success_total"
 	a.askUntilKernelAnswers(query)
-	count := func() (sum int) {
-		m, err := l.Metrics()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for series, n := range m {
-			if strings.HasPrefix(series, success+"{") {
-				sum += int(n)
-			}
-		}
-		return sum
-	}
+	count := func() int { return l.metric("coredns_autopath_success_total") }
 	before, kernel := count(), l.kernelAnswers()
 	for range 10 * repeats {
 		a.pod.ask(query, false)

@@ -3,12 +3,14 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
+	"github.com/nodens-dns/nodens/test/scrape"
 )
 
 // expectUpstream waits until an upstream has got so many queries.
@@ -126,39 +128,15 @@ func (e *expectMetric) run(ctx context.Context, st *run) error {
 		if err != nil {
 			return fmt.Errorf("reading the metrics: %w", err)
 		}
-		sum, samples := sumSamples(text, e.name, labels)
+		m, err := scrape.Parse(text)
+		if err != nil {
+			return err
+		}
+		sum := m.Sum(e.name, labels...)
 		if sum != float64(int(sum)) || !e.count.has(int(sum)) {
+			samples := regexp.MustCompile("(?m)^"+e.name+"[ {].*$").FindAllString(text, -1)
 			return fmt.Errorf("%s with %v is %v in sum, want %s; its samples are:\n%s", e.name, labels, sum, e.count, strings.Join(samples, "\n"))
 		}
 		return nil
 	})
-}
-
-// sumSamples adds up the samples of the metric that have the labels, in text as Prometheus
-// reads it; samples are all of the metric's.
-func sumSamples(text, name string, labels []string) (sum float64, samples []string) {
-	for line := range strings.SplitSeq(text, "\n") {
-		rest, ok := strings.CutPrefix(line, name)
-		if !ok || rest == "" || rest[0] != ' ' && rest[0] != '{' {
-			continue
-		}
-		samples = append(samples, line)
-		at := strings.LastIndexByte(rest, ' ')
-		v, err := strconv.ParseFloat(rest[at+1:], 64)
-		if err == nil && hasLabels(rest[:at], labels) {
-			sum += v
-		}
-	}
-	return sum, samples
-}
-
-// hasLabels reports whether set, "{a="b",c="d"}" or "", has the labels.
-func hasLabels(set string, labels []string) bool {
-	set = "," + strings.Trim(set, "{}") + ","
-	for _, l := range labels {
-		if !strings.Contains(set, ","+l+",") {
-			return false
-		}
-	}
-	return true
 }

@@ -1,13 +1,12 @@
 package cluster
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
-	"strings"
+
+	"github.com/nodens-dns/nodens/test/scrape"
 )
 
 // maxMetricsSize bounds what is read of an agent's metrics, in bytes: ten times what one of two
@@ -28,21 +27,13 @@ func (c *Cluster) MetricSum(ctx context.Context, n *Node, port int, metric strin
 		return 0, err
 	}
 	defer resp.Body.Close()
-	lines := bufio.NewScanner(io.LimitReader(resp.Body, maxMetricsSize))
-	for lines.Scan() {
-		line := lines.Text()
-		fits := strings.HasPrefix(line, metric+"{") || strings.HasPrefix(line, metric+" ")
-		for _, label := range labels {
-			fits = fits && strings.Contains(line, label)
-		}
-		if !fits {
-			continue
-		}
-		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %q: %w", url, line, err)
-		}
-		sum += value
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxMetricsSize))
+	if err != nil {
+		return 0, err
 	}
-	return sum, lines.Err()
+	m, err := scrape.Parse(string(text))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", url, err)
+	}
+	return m.Sum(metric, labels...), nil
 }

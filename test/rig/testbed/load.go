@@ -1,14 +1,11 @@
 package testbed
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/rig/load"
@@ -71,30 +68,12 @@ func (a CacheStats) Ratio() float64 { return a.Hits / a.Requests }
 
 // CacheStats reads the metrics of the server in the node.
 func (l *Network) CacheStats() (CacheStats, error) {
-	sums, err := l.SumMetrics("coredns_cache_requests_total{", "coredns_cache_hits_total{")
-	if err != nil {
-		return CacheStats{}, err
-	}
-	return CacheStats{sums[0], sums[1]}, nil
-}
-
-// SumMetrics reads the metrics of the server in the node and returns, for each prefix, the sum of the
-// series that begin with it; 0 for none.
-func (l *Network) SumMetrics(prefixes ...string) ([]float64, error) {
 	m, err := l.Metrics()
-	sums := make([]float64, len(prefixes))
-	for series, v := range m {
-		for i, prefix := range prefixes {
-			if strings.HasPrefix(series, prefix) {
-				sums[i] += v
-			}
-		}
-	}
-	return sums, err
+	return CacheStats{m.Sum("coredns_cache_requests_total"), m.Sum("coredns_cache_hits_total")}, err
 }
 
-// Metrics returns the values of all series of the server in the node, by name with labels.
-func (l *Network) Metrics() (map[string]float64, error) {
+// Metrics returns the values of all series of the server in the node.
+func (l *Network) Metrics() (scrape.Metrics, error) {
 	client := http.Client{Timeout: scrapeTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
@@ -106,19 +85,7 @@ func (l *Network) Metrics() (map[string]float64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading metrics: %w", err)
 	}
-	m := map[string]float64{}
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		line := lines.Text()
-		space := strings.LastIndexByte(line, ' ')
-		if space < 0 || line[0] == '#' {
-			continue
-		}
-		if v, err := strconv.ParseFloat(line[space+1:], 64); err == nil {
-			m[line[:space]] = v
-		}
-	}
-	return m, lines.Err()
+	return scrape.Parse(text)
 }
 
 // scrapeTimeout bounds a scrape.
