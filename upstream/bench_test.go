@@ -79,6 +79,27 @@ func TestOwnAllocations(t *testing.T) {
 	}
 }
 
+// listen returns sockets on a loopback port that is free for both protocols.
+func listen(t testing.TB) (*net.UDPConn, *net.TCPListener) {
+	t.Helper()
+	loopback := net.IPv4(127, 0, 0, 1)
+	var last error
+	for range 50 {
+		u, err := net.ListenUDP("udp", &net.UDPAddr{IP: loopback})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: loopback, Port: u.LocalAddr().(*net.UDPAddr).Port})
+		if err == nil {
+			return u, l
+		}
+		u.Close()
+		last = err
+	}
+	t.Fatalf("no port for a server: %v", last)
+	return nil, nil
+}
+
 // echoServer returns every query with an address in place of its OPT record. It allocates
 // nothing per query.
 func echoServer(b testing.TB) netip.AddrPort {

@@ -159,7 +159,7 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 	})
 	t.Run("TCP, nobody listens", func(t *testing.T) {
 		f := startFake(t, answerOK)
-		f.stop()
+		f.server.Close()
 		via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 		t.Cleanup(via.close)
 		attempts := func() int64 { _, misses := via.reuse(); return int64(misses) }

@@ -86,7 +86,7 @@ func TestErrBusyIsLocal(t *testing.T) {
 				cfg.To[0].Transport, cfg.MaxFails = tt.over, 0
 				if failed {
 					gone := startFake(t, answerOK)
-					gone.tcp.Close()
+					gone.server.Close()
 					cfg.To = append([]config.Target{{Addr: gone.addr}}, cfg.To...)
 					cfg.MaxConnectAttempts = 3 // the last server has capacity
 				}

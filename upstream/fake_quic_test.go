@@ -12,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/quic-go/quic-go"
+
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // fakeQUIC is the part of a [fake] that speaks DNS over QUIC.
@@ -28,12 +31,13 @@ type fakeQUIC struct {
 	transport *quic.Transport
 	conns     []*quic.Conn
 	all       int
+	done      sync.WaitGroup
 }
 
 // startFakeQUIC starts a fake that speaks DNS over QUIC.
 func startFakeQUIC(t *testing.T, cfg *tls.Config, set func(*fakeQUIC), s script) *fake {
 	t.Helper()
-	f := &fake{t: t, conns: map[net.Conn]bool{}, quic: &fakeQUIC{tls: cfg, config: &quic.Config{}}}
+	f := &fake{t: t, quic: &fakeQUIC{tls: cfg, config: &quic.Config{}}}
 	cfg.NextProtos = []string{doqALPN}
 	if set != nil {
 		set(f.quic)
@@ -57,7 +61,7 @@ func (f *fake) runQUIC() {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(f.killQUIC)
-	f.done.Go(func() {
+	f.quic.done.Go(func() {
 		for {
 			c, err := l.Accept(context.Background())
 			if err != nil {
@@ -67,7 +71,7 @@ func (f *fake) runQUIC() {
 			q.conns = append(q.conns, c)
 			q.all++
 			q.mu.Unlock()
-			f.done.Go(func() { f.serveQUIC(c) })
+			f.quic.done.Go(func() { f.serveQUIC(c) })
 		}
 	})
 }
@@ -76,7 +80,7 @@ func (f *fake) runQUIC() {
 func (f *fake) killQUIC() {
 	f.quic.transport.Close()
 	f.quic.transport.Conn.Close()
-	f.done.Wait()
+	f.quic.done.Wait()
 }
 
 // serveQUIC passes the queries of c to the script.
@@ -86,7 +90,7 @@ func (f *fake) serveQUIC(c *quic.Conn) {
 		if err != nil {
 			return
 		}
-		f.done.Go(func() {
+		f.quic.done.Go(func() {
 			b, err := io.ReadAll(s)
 			if err != nil { // canceled
 				return
@@ -96,7 +100,12 @@ func (f *fake) serveQUIC(c *quic.Conn) {
 				return
 			}
 			from := c.RemoteAddr().(*net.UDPAddr).AddrPort()
-			f.handle(b[2:], request{over: "quic", stream: s, quicConn: c, from: from})
+			m := new(dns.Msg)
+			if err := m.Unpack(b[2:]); err != nil {
+				f.t.Errorf("the pool sent what is no query: %v", err)
+				return
+			}
+			f.take(request{Msg: m, over: fakedns.QUIC, stream: s, quicConn: c, from: from})
 		})
 	}
 }

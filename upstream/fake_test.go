@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -20,35 +19,34 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
-// fake is a scripted DNS server on one loopback port, over UDP and TCP, or over QUIC. Unlike test/rig/fakedns it gives
-// scripts the connection itself, to write parts of frames and to close it.
+// fake is a scripted DNS server on one loopback port: a [fakedns.Server] over UDP and TCP, or over TLS, or a server of its own
+// over QUIC. It gives scripts the connection itself, to write parts of frames and to close it.
 type fake struct {
 	t      *testing.T
-	tls    *tls.Config // for DNS over TLS; nil for TCP
-	quic   *fakeQUIC   // for DNS over QUIC, instead of UDP and TCP; nil for these
+	tls    *tls.Config     // for DNS over TLS; nil for UDP and TCP
+	quic   *fakeQUIC       // for DNS over QUIC; nil for the others
+	server *fakedns.Server // nil for QUIC
 	addr   netip.AddrPort
 	script atomic.Pointer[script]
-	tcp    *net.TCPListener
-	udp    *net.UDPConn
-	done   sync.WaitGroup
 
-	mu    sync.Mutex
-	seen  []request
-	conns map[net.Conn]bool // true while open
+	mu   sync.Mutex
+	seen []request
 }
 
 // request is one query that reached a fake, and the way to reply.
 type request struct {
 	*dns.Msg
-	over string         // "udp", "tcp" or "quic"
+	over string         // "udp", "tcp", also with TLS, or "quic"
 	from netip.AddrPort // the client
 	nth  int            // of all queries, from 1
 	conn net.Conn       // nil for UDP and QUIC
 
-	stream   *quic.Stream // nil for UDP and TCP
-	quicConn *quic.Conn   // the same
+	query    *fakedns.Query // nil for QUIC
+	stream   *quic.Stream   // nil for the others
+	quicConn *quic.Conn     // the same
 	fake     *fake
 }
 
@@ -58,7 +56,7 @@ type script func(r request)
 // startFake starts a fake that runs until the test ends.
 func startFake(t *testing.T, s script) *fake {
 	t.Helper()
-	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f := &fake{t: t}
 	f.run(s)
 	return f
 }
@@ -71,103 +69,18 @@ func (f *fake) run(s script) {
 		f.runQUIC()
 		return
 	}
-	f.udp, f.tcp = listen(f.t)
-	f.addr = f.udp.LocalAddr().(*net.UDPAddr).AddrPort()
-	f.done.Go(f.serveUDP)
-	f.done.Go(f.serveTCP)
-	f.t.Cleanup(f.stop)
+	f.server = fakedns.Start(f.t, func(q *fakedns.Query) {
+		r := request{Msg: q.Msg, over: "udp", from: q.From, conn: q.Conn(), query: q}
+		if r.conn != nil {
+			r.over = "tcp"
+		}
+		f.take(r)
+	}, fakedns.Options{TLS: f.tls, Malformed: func(msg []byte) { f.t.Errorf("the pool sent what is no query: %x", msg) }})
+	f.addr = f.server.Addr()
 }
 
-// listen returns sockets on a loopback port that is free for both protocols.
-func listen(t testing.TB) (*net.UDPConn, *net.TCPListener) {
-	t.Helper()
-	loopback := net.IPv4(127, 0, 0, 1)
-	var last error
-	for range 50 {
-		u, err := net.ListenUDP("udp", &net.UDPAddr{IP: loopback})
-		noError(t, err)
-		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: loopback, Port: u.LocalAddr().(*net.UDPAddr).Port})
-		if err == nil {
-			return u, l
-		}
-		u.Close()
-		last = err
-	}
-	t.Fatalf("no port for a server: %v", last)
-	return nil, nil
-}
-
-func (f *fake) stop() {
-	f.udp.Close()
-	f.tcp.Close()
-	f.closeConns()
-	f.done.Wait()
-}
-
-// closeConns closes the open connections.
-func (f *fake) closeConns() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for c, open := range f.conns {
-		if open {
-			c.Close()
-		}
-	}
-}
-
-func (f *fake) serveUDP() {
-	buf := make([]byte, wire.MaxMessage)
-	for {
-		n, from, err := f.udp.ReadFromUDPAddrPort(buf)
-		if err != nil {
-			return
-		}
-		f.handle(buf[:n], request{over: "udp", from: from})
-	}
-}
-
-func (f *fake) serveTCP() {
-	for {
-		c, err := f.tcp.Accept()
-		if err != nil {
-			return
-		}
-		if f.tls != nil {
-			c = tls.Server(c, f.tls)
-		}
-		f.mu.Lock()
-		f.conns[c] = true
-		f.mu.Unlock()
-		f.done.Go(func() { f.serveConn(c) })
-	}
-}
-
-func (f *fake) serveConn(c net.Conn) {
-	defer func() {
-		c.Close()
-		f.mu.Lock()
-		f.conns[c] = false
-		f.mu.Unlock()
-	}()
-	for {
-		var size [2]byte
-		if _, err := io.ReadFull(c, size[:]); err != nil {
-			return
-		}
-		msg := make([]byte, binary.BigEndian.Uint16(size[:]))
-		if _, err := io.ReadFull(c, msg); err != nil {
-			return
-		}
-		f.handle(msg, request{over: "tcp", conn: c, from: c.RemoteAddr().(*net.TCPAddr).AddrPort()})
-	}
-}
-
-func (f *fake) handle(msg []byte, r request) {
-	r.Msg = new(dns.Msg)
-	if err := r.Unpack(msg); err != nil {
-		f.t.Errorf("the pool sent what is no query: %v", err)
-		return
-	}
+// take passes a query to the script.
+func (f *fake) take(r request) {
 	r.fake = f
 	f.mu.Lock()
 	r.nth = len(f.seen) + 1
@@ -183,18 +96,8 @@ func (f *fake) requests() []request {
 	return append([]request(nil), f.seen...)
 }
 
-// open returns the number of TCP connections that clients have not closed.
-func (f *fake) open() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := 0
-	for _, open := range f.conns {
-		if open {
-			n++
-		}
-	}
-	return n
-}
+// open returns the number of connections that clients have not closed.
+func (f *fake) open() int { return f.server.Conns() }
 
 // send sends b unchanged, with a length prefix over TCP and QUIC; a stream of QUIC ends behind it.
 func (r request) send(b []byte) {
@@ -203,11 +106,7 @@ func (r request) send(b []byte) {
 		r.stream.Close()
 		return
 	}
-	if r.conn == nil {
-		r.fake.udp.WriteToUDPAddrPort(b, r.from)
-		return
-	}
-	r.conn.Write(prefixed(b))
+	r.query.Send(b)
 }
 
 // prefixed returns b behind its length.

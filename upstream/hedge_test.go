@@ -97,7 +97,7 @@ func TestDownFromStart(t *testing.T) {
 			t.Run(name+"/"+way, func(t *testing.T) {
 				dead, alive := startFake(t, ignore), startFake(t, answerOK)
 				if way == "refused" {
-					dead.udp.Close()
+					dead.server.Close()
 				}
 				cfg := longTimeout(dead, alive)
 				cfg.Policy, cfg.MaxFails = policy, 0 // no probes: queries alone must detect it

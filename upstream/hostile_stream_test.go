@@ -51,7 +51,7 @@ func attackStream(t *testing.T, a *authority, server *tls.Config) {
 	t.Logf("seed %d", seed)
 	h := &hostile{random: rand.New(rand.NewPCG(seed, 0))}
 	bad, dead, gone := startFakeTLS(t, server, h.streamScript), startFakeTLS(t, server, ignore), startFake(t, ignore)
-	gone.tcp.Close()
+	gone.server.Close()
 	cfg := forwardTo(bad, dead, bad, gone)
 	cfg.Policy, cfg.ForceTCP = config.PolicyRoundRobin, true
 	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond

@@ -42,7 +42,7 @@ func reset(c net.Conn) {
 // startLimitedFake starts a fake over TCP or TLS, and a transport to it.
 func startLimitedFake(t *testing.T, secure bool, s script) (*fake, *streamTransport) {
 	t.Helper()
-	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f := &fake{t: t}
 	opts := connOptions{expire: time.Hour}
 	if secure {
 		a := newAuthority(t)
@@ -85,9 +85,7 @@ func TestFewQueriesPerConnection(t *testing.T) {
 					if most := 2 * clients * each; sent > most {
 						t.Errorf("%d queries were sent, want at most %d", sent, most)
 					}
-					f.mu.Lock()
-					defer f.mu.Unlock()
-					if n, most := len(f.conns), 2*clients*each/limit+2*maxConnsInOrder; n > most {
+					if n, most := f.server.AllConns(), 2*clients*each/limit+2*maxConnsInOrder; n > most {
 						t.Errorf("%d connections were opened, want at most %d", n, most)
 					}
 				})
@@ -208,9 +206,7 @@ func TestFewConnections(t *testing.T) {
 					via.inOrder = true // so that each query may get a connection
 					mustRoundTrip(t, via, "first.test.")
 					askConcurrently(t, via, 20, 20)
-					f.mu.Lock()
-					defer f.mu.Unlock()
-					if n := len(f.conns); n > limit+3*maxConnsInOrder {
+					if n := f.server.AllConns(); n > limit+3*maxConnsInOrder {
 						t.Errorf("%d connections were opened", n)
 					}
 				})

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,7 +68,7 @@ func (a *authority) client(serverName string) *tls.Config {
 // startFakeTLS starts a fake behind TLS.
 func startFakeTLS(t *testing.T, cfg *tls.Config, s script) *fake {
 	t.Helper()
-	f := &fake{t: t, conns: map[net.Conn]bool{}, tls: cfg}
+	f := &fake{t: t, tls: cfg}
 	f.run(s)
 	return f
 }

@@ -199,7 +199,7 @@ func TestRefused(t *testing.T) {
 		all = append(all, startHeld(t, p, via, ctx))
 	}
 	eventually(t, "the server has all queries", func() bool { return len(f.requests()) == 5 })
-	f.udp.Close()
+	f.server.Close()
 	_, err := p.Exchange(t.Context(), question(t, "next.test."), false)
 	if !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, ErrLocal) {
 		t.Errorf("with nobody there: %v, want ErrFailed and ErrLocal", err)
@@ -324,7 +324,7 @@ func attackUDP(t *testing.T, plain bool) {
 	t.Logf("seed %d", seed)
 	h := &hostile{random: rand.New(rand.NewPCG(seed, 0))}
 	bad, dead, gone := startFake(t, h.script), startFake(t, ignore), startFake(t, ignore)
-	gone.udp.Close()
+	gone.server.Close()
 	cfg := forwardTo(bad, dead, bad, gone)
 	cfg.Policy = config.PolicyRoundRobin
 	cfg.MaxFails, cfg.ReadTimeout = 0, 50*time.Millisecond

@@ -42,6 +42,10 @@ func (w *frameWriter) write(b []byte) {
 	_, _ = w.conn.Write(b)
 }
 
+// Conn returns the connection, for handlers that write parts of frames and close it when they like; nil for UDP, HTTPS and
+// QUIC.
+func (q *Query) Conn() net.Conn { return q.conn }
+
 // Go runs f on a goroutine of its own, which the server's Close waits for.
 func (q *Query) Go(f func()) { q.server.spawn(f) }
 

@@ -80,6 +80,7 @@ type Server struct {
 	records  []Record
 	conns    map[io.Closer]bool
 	maxConns int
+	allConns int
 }
 
 // Start opens a server that closes when the test ends. Malformed queries fail the test unless
@@ -199,6 +200,13 @@ func (s *Server) MaxConns() int {
 	return s.maxConns
 }
 
+// AllConns returns how many connections there were.
+func (s *Server) AllConns() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.allConns
+}
+
 // CloseConns closes the open connections.
 func (s *Server) CloseConns() {
 	s.mu.Lock()
@@ -246,6 +254,7 @@ func (s *Server) track(c io.Closer) bool {
 		return false
 	}
 	s.conns[c] = true
+	s.allConns++
 	s.maxConns = max(s.maxConns, len(s.conns))
 	return true
 }
