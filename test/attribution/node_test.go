@@ -49,12 +49,9 @@ type node struct {
 	interfaces map[string]bool // names of the pods' interfaces
 }
 
-// skipUnusable skips the test if the machine can't have a node, or can't answer in the kernel.
+// skipUnusable skips the test if an agent is to answer in the kernel, and can't on this machine.
 func skipUnusable(t *testing.T, kernel bool) {
 	t.Helper()
-	if err := testbed.Usable(); err != nil {
-		t.Skip(err)
-	}
 	if err := testbed.KernelPathUsable(); kernel && err != nil {
 		t.Skip(err)
 	}
@@ -63,12 +60,7 @@ func skipUnusable(t *testing.T, kernel bool) {
 // newNode starts an agent on a new node.
 func newNode(t *testing.T, kernel bool) *node {
 	t.Helper()
-	network, err := testbed.New(t.TempDir(), peer.Build(t, "nodens"))
-	t.Cleanup(network.Close)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{Network: network, t: t, api: fakeapi.Start(t), kernel: kernel, interfaces: make(map[string]bool)}
+	n := &node{Network: testbed.ForTest(t, ""), t: t, api: fakeapi.Start(t), kernel: kernel, interfaces: make(map[string]bool)}
 	n.must(n.addBridge())
 	for _, ns := range namespaces() {
 		n.api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})

@@ -59,11 +59,7 @@ const (
 // on theirs.
 func (s *site) startFixture(t *testing.T, text string) *nodeFixture {
 	t.Helper()
-	l, err := testbed.New(t.TempDir(), s.binaries["nodens"])
-	t.Cleanup(l.Close)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testbed.ForTest(t, s.binaries["nodens"])
 	if err := l.Relay(l.Node, s.api.Addr()); err != nil {
 		t.Fatal(err)
 	}

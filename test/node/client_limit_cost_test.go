@@ -18,9 +18,6 @@ import (
 // own work for a packet (the soft interrupt of the veth pair, the programs, the rules, the socket's queue), less what
 // sending takes on an interface that discards all packets. It needs a kernel without CONFIG_IRQ_TIME_ACCOUNTING.
 func BenchmarkClientLimit(b *testing.B) {
-	if err := testbed.Usable(); err != nil {
-		b.Skip(err)
-	}
 	if err := testbed.KernelPathUsable(); err != nil {
 		b.Skip(err)
 	}
@@ -33,11 +30,7 @@ func BenchmarkClientLimit(b *testing.B) {
 		{"limit, socket", []string{limit}},
 		{"limit, kernel", []string{limit, testbed.KernelPathFlag}},
 	} {
-		l, err := testbed.New(b.TempDir(), peer.Build(b, "nodens"))
-		b.Cleanup(l.Close)
-		if err != nil {
-			b.Fatal(err)
-		}
+		l := testbed.ForTest(b, "")
 		args, err := l.AgentArgs([]string{local4, local6}, c.flags...)
 		if err != nil {
 			b.Fatal(err)

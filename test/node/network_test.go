@@ -36,14 +36,7 @@ type network struct {
 // newNetwork creates a network, or skips the test if the machine can't have one.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
-	if err := testbed.Usable(); err != nil {
-		t.Skip(err)
-	}
-	b, err := testbed.New(t.TempDir(), peer.Build(t, "nodens"))
-	t.Cleanup(b.Close)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testbed.ForTest(t, "")
 	return &network{Network: b, t: t, pod: b.Pod, node: b.Node, upstream: b.Upstream, nodens: b.Nodens, dir: b.Dir}
 }
 

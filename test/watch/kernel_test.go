@@ -59,14 +59,10 @@ func testKernel(t *testing.T, binary string, api *apiserver.Server, client kuber
 // pods makes a lab whose agent answers in the kernel and follows the API server.
 func pods(t *testing.T, binary string, api *apiserver.Server) *testbed.Network {
 	t.Helper()
-	if err := errors.Join(testbed.Usable(), testbed.KernelPathUsable()); err != nil {
+	if err := testbed.KernelPathUsable(); err != nil {
 		t.Skip(err)
 	}
-	l, err := testbed.New(t.TempDir(), binary)
-	t.Cleanup(l.Close)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testbed.ForTest(t, binary)
 	if err := l.Relay(l.Node, api.Addr()); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"testing"
 
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -95,6 +96,24 @@ func New(dir, nodens string) (*Network, error) {
 	// A node has default routes.
 	err = configure(l.Node, "route add default via "+UpstreamIP+"\nroute add default via "+UpstreamIP6+"\n")
 	return l, errors.Join(err, l.startServers())
+}
+
+// ForTest returns a network that ends with the test, or skips the test if the machine can't have one. An empty path of the
+// agent stands for the one that is built from this repository.
+func ForTest(tb testing.TB, agent string) *Network {
+	tb.Helper()
+	if err := Usable(); err != nil {
+		tb.Skip(err)
+	}
+	if agent == "" {
+		agent = peer.Build(tb, "nodens")
+	}
+	l, err := New(tb.TempDir(), agent)
+	tb.Cleanup(l.Close)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
 }
 
 // addNamespace adds a namespace, which Close deletes.

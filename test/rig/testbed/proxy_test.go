@@ -6,24 +6,14 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // TestKubeProxyModes: every way of kube-proxy leads from the pod, and from the node itself, to
 // the cluster's DNS, over both families and protocols; and nothing is left behind.
 func TestKubeProxyModes(t *testing.T) {
-	if err := Usable(); err != nil {
-		t.Skip(err)
-	}
-	nodens := peer.Build(t, "nodens")
 	for _, way := range ProxyModes {
 		t.Run(way, func(t *testing.T) {
-			l, err := New(t.TempDir(), nodens)
-			t.Cleanup(l.Close)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := ForTest(t, "")
 			if err := l.KubeProxy(way); err != nil {
 				t.Fatal(err)
 			}
