@@ -31,8 +31,8 @@ func TestMigrateDiff(t *testing.T) {
 			was := filepath.Join(t.TempDir(), "dns.yaml")
 			agenttest.WriteFile(t, was, "# a comment at the start\n"+string(text))
 			for range 2 {
-				manifest := migrateOutput(t, "-f", was)
-				diff := migrateOutput(t, "--diff", "-f", was)
+				manifest, _ := migrated(t, "-f", was)
+				diff, _ := migrated(t, "--diff", "-f", was)
 				cmd := exec.CommandContext(t.Context(), patch, "-p0", "--posix", was)
 				cmd.Stdin = strings.NewReader(diff)
 				before, _ := os.ReadFile(was)
@@ -58,16 +58,6 @@ func TestMigrateDiff(t *testing.T) {
 			}
 		})
 	}
-}
-
-// migrateOutput returns what nodens migrate prints.
-func migrateOutput(t *testing.T, args ...string) string {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), append([]string{"migrate", "-image", "example.test/nodens:1"}, args...), &stdout, &stderr); code != 0 {
-		t.Fatalf("%d: %s", code, &stderr)
-	}
-	return stdout.String()
 }
 
 // yamlObjects returns the objects of documents and lists by kind and name.
@@ -101,7 +91,7 @@ func TestMigrateDiffLayout(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dns.yaml")
 	agenttest.WriteFile(t, file, strings.NewReplacer("VERSION", "apps/v1", "NAMESPACE", "namespace: kube-system", "LABELS", "c: d", ", SAVED", "", "STATUS\n", "", "IMMUTABLE", "false",
 		"DOMAIN", "cluster.local", "SELECTOR", "selector: {matchLabels: {a: b}} # why", "image: old", "image: 'old' # ours").Replace(migrateManifest))
-	diff := migrateOutput(t, "--diff", "-f", file)
+	diff, _ := migrated(t, "--diff", "-f", file)
 	hasTexts(t, diff,
 		"-        image: 'old' # ours\n", "+        image: example.test/nodens:1 # ours\n", "+        startupProbe:\n", "+      serviceAccountName: node-local-dns\n", "+kind: ServiceAccount\n",
 	)
@@ -126,7 +116,7 @@ func TestMigrateHelmValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{"../../test/e2e/testdata/nodelocaldns.yaml", "testdata/migrate/chart.yaml", "testdata/migrate/kubespray.yaml"} {
-		got := migrateOutput(t, "--helm-values", "-f", file)
+		got, _ := migrated(t, "--helm-values", "-f", file)
 		values = nil
 		if err := yaml.Unmarshal([]byte(got), &values); err != nil {
 			t.Fatal(err)

@@ -69,7 +69,7 @@ func TestMigrateElsewhere(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			manifest, notes := migrated(t, c.blocks)
+			manifest, notes := migratedText(t, strings.ReplaceAll(setText, "NAME", "node-local-dns")+confText+indented(c.blocks))
 			const address = "__PILLAR__CLUSTER__DNS__"
 			if want := indented(strings.ReplaceAll(c.want, "CLUSTER", address)); !strings.Contains(manifest, want) {
 				t.Errorf("the manifest lacks\n%s\nit is\n%s", want, manifest)
@@ -128,24 +128,6 @@ func TestMigrateElsewhereSecondStep(t *testing.T) {
 	if !strings.Contains(second, "maxSurge: 1") || strings.Contains(second, "kubernetes cluster.local") {
 		t.Errorf("the second step makes of it\n%s", second)
 	}
-}
-
-// migrated returns what `nodens migrate` prints for a DaemonSet whose Corefile has these blocks, too.
-func migrated(t *testing.T, blocks string) (manifest, notes string) {
-	t.Helper()
-	return migratedText(t, strings.ReplaceAll(setText, "NAME", "node-local-dns")+confText+indented(blocks))
-}
-
-// migratedText returns what `nodens migrate` prints for objects.
-func migratedText(t *testing.T, text string) (manifest, notes string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "in.yaml")
-	agenttest.WriteFile(t, file, text)
-	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"migrate", "-image", "example.test/nodens:1", "-f", file}, &stdout, &stderr); code != 0 {
-		t.Fatalf("migrate ends with %d:\n%s", code, &stderr)
-	}
-	return stdout.String(), stderr.String()
 }
 
 // indented returns the lines of text as they are in the ConfigMap.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -81,13 +80,11 @@ func TestMigrateObjects(t *testing.T) {
 			agenttest.WriteFile(t, file, usual.Replace(c.change.Replace(migrateManifest)+c.more))
 			var texts [2]string
 			notes := ""
-			args := []string{"migrate", "-image", "example.test/nodens:1", "-f", file}
+			args := []string{"-f", file}
 			for i := range texts {
-				var stdout, stderr bytes.Buffer
-				if code := run(t.Context(), args, &stdout, &stderr); code != 0 {
-					t.Fatalf("step %d ends with %d:\n%s", i+1, code, &stderr)
-				}
-				texts[i], notes = stdout.String(), notes+stderr.String()
+				var more string
+				texts[i], more = migrated(t, args...)
+				notes += more
 				next := filepath.Join(t.TempDir(), "next.yaml")
 				agenttest.WriteFile(t, next, texts[i])
 				args = append(args, "-f", next)

@@ -114,32 +114,20 @@ func TestMigrateArguments(t *testing.T) {
 
 // TestMigrateMinimal: with --minimal the image changes and nothing else.
 func TestMigrateMinimal(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "in.yaml")
-	set := strings.ReplaceAll(setText, "NAME", "node-local-dns")
-	agenttest.WriteFile(t, file, set+confText)
-	var plain, stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"migrate", "--minimal", "--image", "old", "-f", file}, &plain, &stderr); code != 0 {
-		t.Fatalf("ends with %d:\n%s", code, &stderr)
+	text := strings.ReplaceAll(setText, "NAME", "node-local-dns") + confText
+	plain, _ := migratedText(t, text, "--minimal", "--image", "old")
+	manifest, _ := migratedText(t, text, "--minimal", "--image", "new")
+	if want := strings.Replace(plain, "image: old", "image: new", 1); manifest != want {
+		t.Errorf("it prints\n%s\nand not\n%s", manifest, want)
 	}
-	if code := run(t.Context(), []string{"migrate", "--minimal", "--image", "new", "-f", file}, &stdout, &stderr); code != 0 {
-		t.Fatalf("ends with %d:\n%s", code, &stderr)
-	}
-	if want := strings.Replace(plain.String(), "image: old", "image: new", 1); stdout.String() != want {
-		t.Errorf("it prints\n%s\nand not\n%s", &stdout, want)
-	}
-	lacksTexts(t, stdout.String(), "handover", "NODE_NAME", "startupProbe", "kind: ConfigMap", "kind: ClusterRole")
+	lacksTexts(t, manifest, "handover", "NODE_NAME", "startupProbe", "kind: ConfigMap", "kind: ClusterRole")
 }
 
 // TestMigrateTrace: a note names the remedy for CoreDNS's `trace`.
 func TestMigrateTrace(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "in.yaml")
-	set := strings.ReplaceAll(setText, "NAME", "node-local-dns")
-	agenttest.WriteFile(t, file, set+strings.Replace(confText, "cache 30\n", "cache 30\n        trace zipkin 192.0.2.9:9411\n", 1))
-	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"migrate", "--image", "new", "-f", file}, &stdout, &stderr); code != 0 {
-		t.Fatalf("ends with %d:\n%s", code, &stderr)
-	}
-	if strings.Count(stderr.String(), "write `trace otlp http://HOST:4318`") != 1 {
-		t.Errorf("notes:\n%s", &stderr)
+	conf := strings.Replace(confText, "cache 30\n", "cache 30\n        trace zipkin 192.0.2.9:9411\n", 1)
+	_, notes := migratedText(t, strings.ReplaceAll(setText, "NAME", "node-local-dns")+conf)
+	if strings.Count(notes, "write `trace otlp http://HOST:4318`") != 1 {
+		t.Errorf("notes:\n%s", notes)
 	}
 }

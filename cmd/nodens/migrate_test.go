@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,26 +23,41 @@ func TestMigrate(t *testing.T) {
 	} {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(name, func(t *testing.T) {
-			args := []string{"migrate", "-image", "example.test/nodens:1", "-f", file}
+			args := []string{"-f", file}
 			for _, step := range []string{"first", "second", "third"} {
-				var stdout, stderr bytes.Buffer
-				if code := run(t.Context(), args, &stdout, &stderr); code != 0 {
-					t.Fatalf("the %s step ends with %d:\n%s", step, code, &stderr)
-				}
+				manifest, notes := migrated(t, args...)
 				next := filepath.Join(t.TempDir(), step+".yaml")
-				agenttest.WriteFile(t, next, stdout.String())
+				agenttest.WriteFile(t, next, manifest)
 				args = append(args, "-f", next)
 				if step == "third" { // has nothing left to change
-					if strings.Contains(stderr.String(), "changed: DaemonSet") {
-						t.Errorf("the third step changes the DaemonSet:\n%s", &stderr)
+					if strings.Contains(notes, "changed: DaemonSet") {
+						t.Errorf("the third step changes the DaemonSet:\n%s", notes)
 					}
 					continue
 				}
-				written(t, "testdata/migrate/"+name+"."+step, stdout.String())
-				written(t, "testdata/migrate/"+name+"."+step+".notes", stderr.String())
+				written(t, "testdata/migrate/"+name+"."+step, manifest)
+				written(t, "testdata/migrate/"+name+"."+step+".notes", notes)
 			}
 		})
 	}
+}
+
+// migrated returns what `nodens migrate` prints: to standard output, and to standard error.
+func migrated(t *testing.T, args ...string) (manifest, notes string) {
+	t.Helper()
+	code, manifest, notes := outcome(t, append([]string{"migrate", "-image", "example.test/nodens:1"}, args...)...)
+	if code != 0 {
+		t.Fatalf("migrate %q ends with %d:\n%s", args, code, notes)
+	}
+	return manifest, notes
+}
+
+// migratedText is migrated for the text of objects.
+func migratedText(t *testing.T, text string, args ...string) (manifest, notes string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "in.yaml")
+	agenttest.WriteFile(t, file, text)
+	return migrated(t, append(args, "-f", file)...)
 }
 
 // written holds got against the file.
