@@ -42,6 +42,16 @@ func over(t *testing.T, socket, method, path string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
+// shown returns what an admin socket shows at a path.
+func shown[T any](t *testing.T, socket, path string) (reply T) {
+	t.Helper()
+	code, text := over(t, socket, "GET", path)
+	if err := json.Unmarshal([]byte(text), &reply); err != nil || code != http.StatusOK {
+		t.Fatalf("%s: %d %v\n%s", path, code, err, text)
+	}
+	return reply
+}
+
 // TestAdminSocket: who can connect, what it says, and what it refuses.
 func TestAdminSocket(t *testing.T) {
 	p := peer.Ports(t, 1)
@@ -55,10 +65,9 @@ func TestAdminSocket(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
 		t.Errorf("%v is left behind", left)
 	}
-	code, text := over(t, socket, "GET", "/upstreams")
-	var upstreams report.Upstreams
-	if err := json.Unmarshal([]byte(text), &upstreams); err != nil || code != http.StatusOK || len(upstreams.Forwards) != 2 {
-		t.Fatalf("/upstreams: %d %v\n%s", code, err, text)
+	upstreams := shown[report.Upstreams](t, socket, "/upstreams")
+	if len(upstreams.Forwards) != 2 {
+		t.Fatalf("/upstreams: %+v", upstreams)
 	}
 	if h := upstreams.Header; h.SchemaVersion != 1 || h.Node != "node-1" || len(h.Instance) != 16 {
 		t.Errorf("/upstreams begins with %+v", h)
@@ -66,10 +75,8 @@ func TestAdminSocket(t *testing.T) {
 	if f := upstreams.Forwards[0]; f.From != "example.org." || len(f.Zones) != 2 || len(f.Upstreams) != 1 || f.Upstreams[0].To != "192.0.2.1:53" || f.Upstreams[0].Down {
 		t.Errorf("/upstreams: %+v", f)
 	}
-	code, text = over(t, socket, "GET", "/config")
-	var cfg configState
-	if err := json.Unmarshal([]byte(text), &cfg); err != nil || code != http.StatusOK || cfg.Path != r.Conf || len(cfg.Hash) != 128 || cfg.Refused || len(cfg.Files) != 1 {
-		t.Errorf("/config: %d %v\n%s", code, err, text)
+	if cfg := shown[configState](t, socket, "/config"); cfg.Path != r.Conf || len(cfg.Hash) != 128 || cfg.Refused || len(cfg.Files) != 1 {
+		t.Errorf("/config: %+v", cfg)
 	}
 	for _, c := range []struct {
 		method, path string

@@ -3,23 +3,15 @@
 package app
 
 import (
-	"encoding/json"
-	"fmt"
-	"net/http"
 	"net/netip"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/test/peer"
-	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestClientReport: the rows by pod, workload and namespace, with rates and shares.
@@ -71,39 +63,5 @@ func TestClientReport(t *testing.T) {
 	}
 	if empty := clientReport(clients.New(clients.Options{}), "pod", "1h"); empty.Clients == nil || len(empty.Clients) != 0 {
 		t.Errorf("without queries: %+v", empty)
-	}
-}
-
-// TestClients: the admin socket shows who has asked, and refuses what it does not know.
-func TestClients(t *testing.T) {
-	p := peer.Ports(t, 2)
-	dir := t.TempDir()
-	socket, silent := filepath.Join(dir, "a.sock"), filepath.Join(dir, "b.sock")
-	corefile := ".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 a.test\n }\n}\n"
-	startAgent(t, fmt.Sprintf(corefile, p[0]), func(o *options.Agent) { o.AdminSocket = socket })
-	startAgent(t, fmt.Sprintf(corefile, p[1]), func(o *options.Agent) {
-		o.AdminSocket, o.ClientMetrics = silent, options.ClientMetricsOff
-	})
-	for range 3 {
-		agenttest.Ask(t, p[0], "a.test.")
-	}
-	code, text := over(t, socket, "GET", "/clients?window=1h")
-	var c report.Clients
-	if err := json.Unmarshal([]byte(text), &c); err != nil || code != http.StatusOK || c.SchemaVersion != report.SchemaVersion || c.By != "pod" || c.Total.Queries != 3 {
-		t.Fatalf("/clients: %d %v\n%s", code, err, text)
-	}
-	if len(c.Clients) != 1 || c.Clients[0].Kind != "host" || c.Clients[0].Window.Hits != 3 || c.Clients[0].Share != 1 {
-		t.Errorf("the clients are %+v", c.Clients)
-	}
-	for path, want := range map[string]string{
-		"/clients?by=name":   "give one of namespace, pod, workload",
-		"/clients?window=1d": "give one of 10s, 1h, 1m",
-	} {
-		if code, text := over(t, socket, "GET", path); code != http.StatusBadRequest || !strings.Contains(text, want) {
-			t.Errorf("%s: %d %s", path, code, text)
-		}
-	}
-	if code, text := over(t, silent, "GET", "/clients"); code != http.StatusConflict || !strings.Contains(text, "--client-metrics=off") {
-		t.Errorf("without counting: %d %s", code, text)
 	}
 }

@@ -85,8 +85,7 @@ func TestExplainNdots(t *testing.T) {
 	}
 	agenttest.Ask(t, x.dns, "by.hand.")
 	for by, want := range map[string]bool{"pod": true, "workload": true, "namespace": false} {
-		var c report.Clients
-		x.getJSON("/clients?window=1h&by="+by, &c)
+		c := shown[report.Clients](t, x.socket, "/clients?window=1h&by="+by)
 		if len(c.Clients) != 1 || (c.Clients[0].Ndots != nil) != want || want && *c.Clients[0].Ndots != 5 {
 			t.Errorf("clients by %s: %+v", by, c.Clients)
 		}
@@ -227,17 +226,15 @@ func TestExplainAsk(t *testing.T) {
 	if a := last.Asked; last.Waits != "upstream" || a.Source != "forward" || a.Seconds <= 0 || !cmp.Equal(a.Answers, []string{"www.example.org. 300 IN A 192.0.2.1"}) {
 		t.Errorf("the last query: %+v %+v", last, a)
 	}
-	var cached report.CacheEntries
-	x.getJSON("/cache/entries?name=www.example.org&type=a", &cached)
+	cached := shown[report.CacheEntries](t, x.socket, "/cache/entries?name=www.example.org&type=a")
 	if len(cached.Caches) != 1 || cached.Caches[0].Line != 1 || len(cached.Caches[0].Entries) != 1 || cached.Caches[0].Entries[0].Answers != 1 {
 		t.Errorf("cached: %+v", cached.Caches)
 	}
-	x.getJSON("/cache/entries?name=www.example.org&type=mx", &cached)
+	cached = shown[report.CacheEntries](t, x.socket, "/cache/entries?name=www.example.org&type=mx")
 	if len(cached.Caches) != 1 || len(cached.Caches[0].Entries) != 0 || cached.Name != "www.example.org." {
 		t.Errorf("cached of another type: %+v", cached.Caches)
 	}
-	var stats report.CacheStats
-	x.getJSON("/cache", &stats)
+	stats := shown[report.CacheStats](t, x.socket, "/cache")
 	if len(stats.Caches) != 1 || stats.Bytes <= 0 || stats.BudgetBytes <= stats.Bytes {
 		t.Fatalf("the caches: %+v", stats)
 	}
@@ -249,14 +246,6 @@ func TestExplainAsk(t *testing.T) {
 		if code, text := over(t, x.socket, "GET", path); code != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
-	}
-}
-
-// getJSON asks the admin socket.
-func (x *explainer) getJSON(path string, reply any) {
-	x.t.Helper()
-	if code, text := over(x.t, x.socket, "GET", path); code != http.StatusOK || json.Unmarshal([]byte(text), reply) != nil {
-		x.t.Fatalf("%s: %d\n%s", path, code, text)
 	}
 }
 

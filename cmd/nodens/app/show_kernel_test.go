@@ -83,12 +83,11 @@ func TestExplainKernel(t *testing.T) {
 			t.Errorf("%q, the client (-want +got):\n%s", c.parameters, diff)
 		}
 	}
-	var cached report.CacheEntries
-	x.getJSON("/cache/entries?name=a.test", &cached)
+	cached := shown[report.CacheEntries](t, x.socket, "/cache/entries?name=a.test")
 	if diff := cmp.Diff([]report.KernelCopy{first, other, denial}, cached.KernelCopies); diff != "" {
 		t.Errorf("all copies (-want +got):\n%s", diff)
 	}
-	x.getJSON("/cache/entries?name=a.test&type=AAAA", &cached)
+	cached = shown[report.CacheEntries](t, x.socket, "/cache/entries?name=a.test&type=AAAA")
 	if diff := cmp.Diff([]report.KernelCopy{denial}, cached.KernelCopies); diff != "" || cached.MoreKernelCopies != 0 {
 		t.Errorf("copies of type AAAA (-want +got):\n%s", diff)
 	}
@@ -100,8 +99,7 @@ func TestExplainWithoutKernel(t *testing.T) {
 	if e := x.explain("name=by.hand"); e.Client.Kernel != nil || e.Questions[0].Kernel != nil {
 		t.Errorf("the kernel path: %+v %+v", e.Client.Kernel, e.Questions[0].Kernel)
 	}
-	var cached report.CacheEntries
-	x.getJSON("/cache/entries?name=by.hand", &cached)
+	cached := shown[report.CacheEntries](t, x.socket, "/cache/entries?name=by.hand")
 	if cached.KernelCopies == nil || len(cached.KernelCopies) > 0 {
 		t.Errorf("copies: %v", cached.KernelCopies)
 	}

@@ -3,7 +3,6 @@
 package app
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -72,8 +71,8 @@ func TestNameReport(t *testing.T) {
 	}
 }
 
-// TestNames: the admin socket shows the names that are asked for, and refuses what it does not know.
-func TestNames(t *testing.T) {
+// TestClientsAndNames: the admin socket shows who has asked, and for what, and refuses what it does not know.
+func TestClientsAndNames(t *testing.T) {
 	p := peer.Ports(t, 2)
 	dir := t.TempDir()
 	socket, silent := filepath.Join(dir, "a.sock"), filepath.Join(dir, "b.sock")
@@ -86,29 +85,34 @@ func TestNames(t *testing.T) {
 		agenttest.Ask(t, p[0], "a.test.")
 	}
 	for target, kind := range map[string]string{"/names": "", "/names?topic=client&window=1h": "host"} {
-		code, text := over(t, socket, "GET", target)
-		var n report.Names
-		if err := json.Unmarshal([]byte(text), &n); err != nil || code != http.StatusOK || n.SchemaVersion != report.SchemaVersion || n.Node != "node-1" || n.Queries != 3 {
-			t.Fatalf("%s: %d %v\n%s", target, code, err, text)
+		n := shown[report.Names](t, socket, target)
+		if n.SchemaVersion != report.SchemaVersion || n.Node != "node-1" || n.Queries != 3 {
+			t.Fatalf("%s: %+v", target, n)
 		}
 		if len(n.Names) != 1 || n.Names[0].Name != "a.test." || n.Names[0].Queries != 3 || (n.Names[0].Client == nil) != (kind == "") || kind != "" && n.Names[0].Client.Kind != kind {
-			t.Errorf("%s: %s", target, text)
+			t.Errorf("%s: %+v", target, n)
 		}
 	}
-	_, text := over(t, socket, "GET", "/clients")
-	var c report.Clients
-	if err := json.Unmarshal([]byte(text), &c); err != nil || len(c.Clients) != 1 || c.Clients[0].TopName == nil || c.Clients[0].TopName.Name != "a.test." {
-		t.Errorf("/clients: %v\n%s", err, text)
+	c := shown[report.Clients](t, socket, "/clients?window=1h")
+	if c.SchemaVersion != report.SchemaVersion || c.By != "pod" || c.Total.Queries != 3 || len(c.Clients) != 1 {
+		t.Fatalf("/clients: %+v", c)
+	}
+	if row := c.Clients[0]; row.Kind != "host" || row.Window.Hits != 3 || row.Share != 1 || row.TopName == nil || row.TopName.Name != "a.test." {
+		t.Errorf("the client is %+v", row)
 	}
 	for target, want := range map[string]string{
-		"/names?topic=name": "give one of client, failing, queries, slow, waste",
-		"/names?window=1d":  "give one of 10s, 1h, 1m",
+		"/clients?by=name":   "give one of namespace, pod, workload",
+		"/clients?window=1d": "give one of 10s, 1h, 1m",
+		"/names?topic=name":  "give one of client, failing, queries, slow, waste",
+		"/names?window=1d":   "give one of 10s, 1h, 1m",
 	} {
 		if code, text := over(t, socket, "GET", target); code != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s", target, code, text)
 		}
 	}
-	if code, text := over(t, silent, "GET", "/names"); code != http.StatusConflict || !strings.Contains(text, "--client-metrics=off") {
-		t.Errorf("without counting: %d %s", code, text)
+	for _, target := range []string{"/clients", "/names"} {
+		if code, text := over(t, silent, "GET", target); code != http.StatusConflict || !strings.Contains(text, "--client-metrics=off") {
+			t.Errorf("%s without counting: %d %s", target, code, text)
+		}
 	}
 }

@@ -3,7 +3,6 @@
 package app
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -136,9 +135,9 @@ func TestBudgetsOfAgent(t *testing.T) {
 	if diff := cmp.Diff(want, statusOf(t, socket).FairShares.Budgets); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	var u report.Upstreams
-	if _, text := over(t, socket, "GET", "/upstreams"); json.Unmarshal([]byte(text), &u) != nil || len(u.Forwards) != 2 {
-		t.Fatalf("/upstreams: %s", text)
+	u := shown[report.Upstreams](t, socket, "/upstreams")
+	if len(u.Forwards) != 2 {
+		t.Fatalf("/upstreams: %+v", u)
 	}
 	for _, f := range u.Forwards {
 		if diff := cmp.Diff(&budget, f.Upstreams[0].Budget); diff != "" || !slices.Contains(f.Directives, "forward") || f.ServeStale {

@@ -3,11 +3,9 @@
 package app
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,13 +23,9 @@ import (
 )
 
 // statusOf asks for /status.
-func statusOf(t *testing.T, socket string) (s report.Status) {
+func statusOf(t *testing.T, socket string) report.Status {
 	t.Helper()
-	code, text := over(t, socket, "GET", "/status")
-	if err := json.Unmarshal([]byte(text), &s); err != nil || code != http.StatusOK {
-		t.Fatalf("/status: %d %v\n%s", code, err, text)
-	}
-	return s
+	return shown[report.Status](t, socket, "/status")
 }
 
 // TestStatus: what an agent says of itself, before and after an invalid configuration.
@@ -72,9 +66,9 @@ func TestStatus(t *testing.T) {
 	if q := s.Rates.QueriesPerSecond * s.Rates.Seconds; q < 3.99 || q > 4.01 || s.Rates.HitRatio != 0.75 || s.Rates.P50Seconds == 0 || s.Rates.P99Seconds < s.Rates.P50Seconds {
 		t.Errorf("the rates are %+v", s.Rates)
 	}
-	var u report.Upstreams
-	if _, text := over(t, socket, "GET", "/upstreams"); json.Unmarshal([]byte(text), &u) != nil || len(u.Forwards) != 1 {
-		t.Fatalf("/upstreams: %s", text)
+	u := shown[report.Upstreams](t, socket, "/upstreams")
+	if len(u.Forwards) != 1 {
+		t.Fatalf("/upstreams: %+v", u)
 	}
 	if up := u.Forwards[0].Upstreams[0]; up.Exchanges["NOERROR"] != 1 || up.Recent.PerSecond == 0 || up.Recent.P50Seconds == 0 || up.Recent.ServfailShare != 0 {
 		t.Errorf("the upstream is %+v", up)
