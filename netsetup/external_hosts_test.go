@@ -19,7 +19,7 @@ import (
 
 // connect connects one more place to the node, whose end of the link has the name, and is a port
 // of the bridge if that is not "".
-func (l *nftTestbed) connect(t *testing.T, name, bridge string, n int) *netnsThread {
+func (l *nftTestbed) connect(t *testing.T, name, bridge string, n int) netns {
 	t.Helper()
 	p := newNetns(t)
 	at := name
@@ -49,7 +49,7 @@ ip -6 route add default via fd09:N::1`))
 // is behind the node's default routes.
 type externalTestbed struct {
 	*nftTestbed
-	bridged, first, second *netnsThread
+	bridged, first, second netns
 	dropCounters           []string // programs that print what rules have counted
 }
 
@@ -114,7 +114,7 @@ func (l *externalTestbed) droppedPackets(t *testing.T) (n int) {
 }
 
 // wantDropped asks from a place, and wants the query dropped by a rule, and no answer.
-func (l *externalTestbed) wantDropped(t *testing.T, from *netnsThread, network string, at netip.AddrPort) {
+func (l *externalTestbed) wantDropped(t *testing.T, from netns, network string, at netip.AddrPort) {
 	t.Helper()
 	before := l.droppedPackets(t)
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -149,7 +149,7 @@ func askUntil(ctx context.Context, network string, at netip.AddrPort) string {
 }
 
 // wantNoAnswers has a place ask at every local address over UDP and TCP, and wants all dropped.
-func (l *externalTestbed) wantNoAnswers(t *testing.T, from *netnsThread) {
+func (l *externalTestbed) wantNoAnswers(t *testing.T, from netns) {
 	t.Helper()
 	for _, local := range labLocals {
 		for _, network := range []string{"udp", "tcp"} {
@@ -161,7 +161,7 @@ func (l *externalTestbed) wantNoAnswers(t *testing.T, from *netnsThread) {
 // wantPodAnswers has pods and the node itself ask.
 func (l *externalTestbed) wantPodAnswers(t *testing.T, answer string) {
 	t.Helper()
-	for _, from := range []*netnsThread{l.pod, l.bridged, nil} {
+	for _, from := range []netns{l.pod, l.bridged, {}} {
 		l.wantAnswers(t, from, answer)
 	}
 }

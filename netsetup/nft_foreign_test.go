@@ -202,7 +202,7 @@ table ip kube-proxy {
 		w := testRules()
 		w.diversion = []netip.AddrPort{netip.MustParseAddrPort("10.9.2.2:53")}
 		wantChanged(t, newNftBackend(make(programSet)), w, 1)
-		for _, from := range []*netnsThread{l.pod, nil} {
+		for _, from := range []netns{l.pod, {}} {
 			for to, want := range map[string]string{
 				"10.96.0.10:53":    "cluster 10.9.2.3:5353",
 				"169.254.20.10:53": "cluster 10.9.2.2:53",

@@ -49,7 +49,7 @@ func TestNftFailsOpen(t *testing.T) {
 		n := newNftBackend(make(programSet))
 		wantChanged(t, n, testRules(), 1)
 		l.wantAnswers(t, l.pod, "cluster")
-		l.wantAnswers(t, nil, "cluster")
+		l.wantAnswers(t, netns{}, "cluster")
 		l.wantFailOpen(t)
 		wantChanged(t, n, testRules(), 0)
 	})
@@ -200,9 +200,8 @@ func TestNftReplacesAtomically(t *testing.T) {
 			for _, local := range labLocals {
 				var asked int
 				at := netip.AddrPortFrom(local, 53)
-				client := newChildNetns(t, l.pod)
 				clients.Go(func() {
-					client.do(func() {
+					l.pod.do(func() {
 						for ; asked < least || !over.Load(); asked++ {
 							if got := askOnce(network, at); got != "local" {
 								t.Errorf("%s to %v, query %d: %q", network, at, asked, got)

@@ -10,12 +10,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 const (
@@ -58,66 +57,32 @@ func sh(t *testing.T, script string) string {
 	return string(out)
 }
 
-// netnsThread is another network namespace: that of a thread that nothing else runs on.
-type netnsThread struct {
-	work chan func()
-	path string
+// netns is another network namespace.
+type netns struct {
+	file *os.File
+	path string // for other programs, while file is open
 }
 
-func newNetns(t *testing.T) *netnsThread {
+// newNetns makes a namespace that lasts until its file is closed, at the end of the test at the latest.
+func newNetns(t *testing.T) netns {
 	t.Helper()
-	return newThread(t, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
-}
-
-// newChildNetns is another thread in the namespace of p.
-func newChildNetns(t *testing.T, p *netnsThread) *netnsThread {
-	t.Helper()
-	return newThread(t, func() error {
-		file, err := os.Open(p.path)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		return unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
-	})
-}
-
-// newThread starts a thread with a call that takes it to a namespace.
-func newThread(t *testing.T, enter func() error) *netnsThread {
-	t.Helper()
-	p := &netnsThread{work: make(chan func())}
-	started := make(chan error)
-	var thread func()
-	thread = func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if unix.Gettid() == os.Getpid() {
-			go thread() // elsewhere, as the first thread is the node's
-			select {}   // the goroutine keeps it
-		}
-		err := enter()
-		p.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), unix.Gettid())
-		started <- err
-		for f := range p.work {
-			f()
-		}
-	}
-	go thread()
-	if err := <-started; err != nil {
+	file, err := testbed.NewNamespace()
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { close(p.work) })
-	return p
+	t.Cleanup(func() { file.Close() })
+	return netns{file, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())}
 }
 
-// do runs f in the place. f ends no test.
-func (p *netnsThread) do(f func()) {
-	done := make(chan struct{})
-	p.work <- func() { defer close(done); f() }
-	<-done
+// do runs f there, on a thread that nothing else runs on meanwhile. f ends no test.
+func (p netns) do(f func()) {
+	if err := testbed.InNamespaceFile(p.file, func() error { f(); return nil }); err != nil {
+		panic(err)
+	}
 }
 
 // sh runs a script there.
-func (p *netnsThread) sh(t *testing.T, script string) {
+func (p netns) sh(t *testing.T, script string) {
 	t.Helper()
 	var out []byte
 	var err error
@@ -130,7 +95,7 @@ func (p *netnsThread) sh(t *testing.T, script string) {
 // nftTestbed is a node, whose namespace is that of the process, with a pod and a cluster DNS
 // behind a veth each.
 type nftTestbed struct {
-	pod, dns *netnsThread
+	pod, dns netns
 }
 
 // The lab's addresses.
@@ -159,7 +124,7 @@ for to in `+l.pod.path+` `+l.dns.path+`; do
 	ip link set eth$i netns $to
 	i=2
 done`)
-	for i, p := range []*netnsThread{l.pod, l.dns} {
+	for i, p := range []netns{l.pod, l.dns} {
 		p.sh(t, strings.ReplaceAll(`
 ip link set lo up
 for n in 2 3; do
@@ -207,7 +172,7 @@ func (l *nftTestbed) wantFailOpen(t *testing.T) {
 		}
 		stop()
 		l.wantAnswers(t, l.pod, "cluster")
-		l.wantAnswers(t, nil, "cluster")
+		l.wantAnswers(t, netns{}, "cluster")
 	}
 	if len(tracked(t)) == 0 {
 		t.Error("diverted queries are not tracked: this test sees nothing")
@@ -293,9 +258,9 @@ func askEvery(interval time.Duration, network string, at netip.AddrPort) string 
 	}
 }
 
-// askFrom asks from a place, nil for the node.
-func askFrom(from *netnsThread, network string, at netip.AddrPort) (answer string) {
-	if from == nil {
+// askFrom asks from a place, the zero netns for the node.
+func askFrom(from netns, network string, at netip.AddrPort) (answer string) {
+	if from.file == nil {
 		return ask(network, at)
 	}
 	from.do(func() { answer = ask(network, at) })
@@ -304,7 +269,7 @@ func askFrom(from *netnsThread, network string, at netip.AddrPort) (answer strin
 
 // wantAnswers asks at every local address over UDP and TCP, and wants an answer that begins
 // so.
-func (l *nftTestbed) wantAnswers(t *testing.T, from *netnsThread, prefix string) {
+func (l *nftTestbed) wantAnswers(t *testing.T, from netns, prefix string) {
 	t.Helper()
 	for _, local := range labLocals {
 		for _, network := range []string{"udp", "tcp"} {

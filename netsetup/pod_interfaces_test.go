@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -49,21 +48,8 @@ func inBareNamespace(t *testing.T, body func(t *testing.T)) {
 // until end is called, or the test ends.
 func newPodNetns(t *testing.T) (path string, end func()) {
 	t.Helper()
-	cat := exec.Command("cat") // ends with its input, however this process ends
-	cat.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	input, err := cat.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cat.Start(); err != nil {
-		t.Fatal(err)
-	}
-	end = sync.OnceFunc(func() {
-		input.Close()
-		_ = cat.Wait()
-	})
-	t.Cleanup(end)
-	return fmt.Sprintf("/proc/%d/ns/net", cat.Process.Pid), end
+	pod := newNetns(t)
+	return pod.path, sync.OnceFunc(func() { pod.file.Close() })
 }
 
 // podRecorder is a FollowPodLinks that runs, and what it has told.

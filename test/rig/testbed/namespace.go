@@ -47,12 +47,17 @@ func NewNamespace() (file *os.File, err error) {
 	return file, err
 }
 
-// onThread calls f on a thread whose namespace f may change. The thread then returns to its namespace. One
-// that only ended with its goroutine could be the main thread, which would keep the other namespace.
+// onThread calls f on a thread whose namespace f may change. The thread then returns to its namespace. It is not the main
+// thread, whose namespace other programs take for that of the process.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			result <- onThread(f) // on another one, as this goroutine keeps the thread
+			runtime.UnlockOSThread()
+			return
+		}
 		home, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
 			result <- err
@@ -62,7 +67,7 @@ func onThread(f func() error) error {
 		err = f()
 		back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET)
 		if back == nil {
-			runtime.UnlockOSThread()
+			runtime.UnlockOSThread() // else it ends with the goroutine
 		}
 		result <- errors.Join(err, back)
 	}()
