@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // chosenNode is this machine with a backend that the test has chosen.
@@ -37,9 +39,7 @@ func TestBackendChange(t *testing.T) {
 			var with []string
 			for _, name := range names {
 				c, err := chosenNode{name: name}.chooseBackend(t.Context(), "", labLocals)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.NoError(t, err)
 				addrs, err := c.backend.localAddrs(t.Context())
 				if err != nil {
 					t.Error(err)
@@ -59,9 +59,7 @@ func TestBackendChange(t *testing.T) {
 				t.Run(from+" to "+to, func(t *testing.T) {
 					old, next := newSetup(t, config, chosenNode{name: from}), newSetup(t, config, chosenNode{name: to})
 					for _, s := range []*Setup{old, next} {
-						if err := s.EnsureRules(t.Context()); err != nil {
-							t.Fatal(err)
-						}
+						check.NoError(t, s.EnsureRules(t.Context()))
 					}
 					old.recheck(t.Context()) // the last one before it has handed over
 					next.recheck(t.Context())

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestClean: all of an agent goes, and of a NodeLocal DNSCache for other addresses; what
@@ -38,29 +38,19 @@ func TestClean(t *testing.T) {
 			"addr 169.254.20.10/32 on nodelocaldns\naddr fd00::a/128 on nodelocaldns\nlink nodelocaldns kind dummy up true\n"},
 	} {
 		f := newFakeNode()
-		if err := f.AddAddr(Addr{Interface: loopback, Prefix: netip.MustParsePrefix(foreign)}); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.runIptables("iptables -t filter -A INPUT -j DROP"); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.AddAddr(Addr{Interface: loopback, Prefix: netip.MustParsePrefix(foreign)}))
+		check.NoError(t, f.runIptables("iptables -t filter -A INPUT -j DROP"))
 		before := f.dump()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
 		s.closeOwnerTable() // killed
 		old := "iptables -t raw -A OUTPUT -d 169.254.20.99/32 -m comment " + nodeLocalComment + `skip conntrack" -j NOTRACK`
-		if err := f.runIptables(old); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.runIptables(old))
 		c := dualStack()
 		tt.change(&c)
 		result, err := clean(t.Context(), c, f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(tt.want, describeAll(result.Removed)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-		}
+		check.NoError(t, err)
+		check.Equal(t, tt.want, describeAll(result.Removed), "%s", tt.name)
 		got := f.dump()
 		for line := range strings.Lines(tt.left) {
 			if !strings.Contains(got, line) {
@@ -68,9 +58,7 @@ func TestClean(t *testing.T) {
 			}
 			got = strings.Replace(got, line, "", 1)
 		}
-		if diff := cmp.Diff(before, got); diff != "" {
-			t.Errorf("%s (-before +after):\n%s", tt.name, diff)
-		}
+		check.Equal(t, before, got, "%s", tt.name)
 		again, err := clean(t.Context(), c, f)
 		if err != nil || again.Removed != nil {
 			t.Errorf("%s: the second time it removed %q, %v", tt.name, again.Removed, err)
@@ -142,25 +130,15 @@ func TestCleanFindsAddresses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f, c := newFakeNode(), dualStack()
-			if err := tt.before(f, &c); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.AddAddr(lo("192.0.2.9/32")); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, tt.before(f, &c))
+			check.NoError(t, f.AddAddr(lo("192.0.2.9/32")))
 			s := newSetup(t, c, f)
 			apply(t, s)
 			s.closeOwnerTable() // killed
 			result, err := clean(t.Context(), Config{}, f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.removed, describeAll(result.Removed)); diff != "" {
-				t.Errorf("removed (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.left, describeAll(result.Left)); diff != "" {
-				t.Errorf("left (-want +got):\n%s", diff)
-			}
+			check.NoError(t, err)
+			check.Equal(t, tt.removed, describeAll(result.Removed), "removed")
+			check.Equal(t, tt.left, describeAll(result.Left), "left")
 			for _, o := range result.Left {
 				if !strings.Contains(o.Reason, "run nodens cleanup --") {
 					t.Errorf("%v: the reason %q names no remedy", o, o.Reason)
@@ -197,9 +175,7 @@ func TestKernelCleanFindsAddresses(t *testing.T) {
 			if result.Left != nil {
 				t.Errorf("%s: left %+v", backend, result.Left)
 			}
-			if diff := cmp.Diff(before, run(t, "ip", "addr")); diff != "" {
-				t.Errorf("%s (-before +after):\n%s", backend, diff)
-			}
+			check.Equal(t, before, run(t, "ip", "addr"), "%s", backend)
 
 			run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", "lo")
 			result = cleanAfterAgent(t, backend)
@@ -225,8 +201,6 @@ func cleanAfterAgent(t *testing.T, backend Netfilter) CleanResult {
 	apply(t, s)
 	s.closeOwnerTable()
 	result, err := Clean(t.Context(), Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return result
 }

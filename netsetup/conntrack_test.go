@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // addConntrackEntry makes an entry of connection tracking: from a client's port to asked, led to
@@ -47,9 +49,7 @@ func trackedPorts(t *testing.T) (ports []uint16) {
 	t.Helper()
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
 		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		for _, f := range list {
 			ports = append(ports, f.Forward.SrcPort)
 		}
@@ -93,9 +93,7 @@ func TestDeleteConntrack(t *testing.T) {
 	if n, err := k.deleteConntrack(locals, 53, servers); n != 3 || err != nil {
 		t.Errorf("%d forgotten, error %v, want 3", n, err)
 	}
-	if d := cmp.Diff([]uint16{2, 4, 5, 6, 7, 9}, trackedPorts(t)); d != "" {
-		t.Errorf("clients' ports that are left (-want +got):\n%s", d)
-	}
+	check.Equal(t, []uint16{2, 4, 5, 6, 7, 9}, trackedPorts(t), "clients' ports that are left")
 	if n, err := k.deleteConntrack(locals, 53, servers); n != 0 || err != nil {
 		t.Errorf("a second time %d forgotten, error %v", n, err)
 	}
@@ -108,9 +106,7 @@ func TestDeleteConntrackOncePerChange(t *testing.T) {
 	s := newSetup(t, dualStack(), f)
 	apply(t, s)
 	for _, to := range [][]netip.AddrPort{servers, servers[:1], nil, servers[:1]} {
-		if err := s.Divert(t.Context(), to); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, s.Divert(t.Context(), to))
 	}
 	s.recheck(t.Context())
 	want := [][]netip.AddrPort{servers, servers[:1]}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestCanonicalDeletion: a deletion that ignores missing objects is handled like the older one.
@@ -37,9 +39,7 @@ func TestCanonicalDeletion(t *testing.T) {
 // TestMayCarryPods checks which interfaces with a default route may lead to pods.
 func TestMayCarryPods(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	const none, other = -1, 3 // namespaces
 	attrs := func(netns, lower int) netlink.LinkAttrs {
 		return netlink.LinkAttrs{NetNsID: netns, ParentIndex: lower}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // addDefaultRoutes gives the namespace interfaces of many kinds, eth0 to eth3 and mac of which
@@ -69,9 +71,7 @@ func TestKernelDefaultInterfaces(t *testing.T) {
 			t.Run(tt.name, func(t *testing.T) {
 				sh(t, "ip nexthop flush; ip route flush exact default; ip -6 route flush exact default; ip route flush exact 0.0.0.0/1; ip route flush exact 128.0.0.0/1\n"+tt.script)
 				found, err := (&kernelNode{}).defaultInterfaces()
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.NoError(t, err)
 				var got []string
 				for _, d := range found {
 					got = append(got, fmt.Sprint(d.name, " ", d.kind, " ", d.mayCarryPods))

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // backendNames are the filters of a choice, the chosen one first.
@@ -54,9 +56,7 @@ func TestChooseBackend(t *testing.T) {
 				run(t, words...)
 			}
 			c, err := (&kernelNode{}).chooseBackend(t.Context(), tt.how, dualStack().Addresses)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			got := backendNames(c)
 			if got[0] != tt.want || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 3 {
 				t.Errorf("%s: chose %q, want %q and two others", tt.name, got, tt.want)
@@ -149,7 +149,5 @@ func TestChooseUnusableProgram(t *testing.T) {
 // script puts a program of one line into dir.
 func script(t *testing.T, dir, name, line string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+line+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+line+"\n"), 0o755))
 }

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // connect connects one more place to the node, whose end of the link has the name, and is a port
@@ -104,9 +104,7 @@ func (l *externalTestbed) droppedPackets(t *testing.T) (n int) {
 	for _, program := range l.dropCounters {
 		for _, found := range drops.FindAllStringSubmatch(run(t, strings.Fields(program)...), -1) {
 			count, err := strconv.Atoi(found[1] + found[2])
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			n += count
 		}
 	}
@@ -171,12 +169,8 @@ func (l *externalTestbed) agent(t *testing.T, by Netfilter) (s *Setup, stop func
 	t.Helper()
 	s = newSetup(t, Config{Addresses: labLocals, DNSPort: 53, HealthPort: 8080, SetupIptables: true,
 		Netfilter: by, Interval: 24 * time.Hour}, nil)
-	if err := s.Divert(t.Context(), labDiversion); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.EnsureRules(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.Divert(t.Context(), labDiversion))
+	check.NoError(t, s.EnsureRules(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.Run(ctx) }()
@@ -240,9 +234,7 @@ func TestExternalHosts(t *testing.T) {
 				l.wantAnswers(t, l.bridged, "cluster")
 				stop()
 				tearDown(t, s)
-				if diff := cmp.Diff(before, ruleSets(t)); diff != "" {
-					t.Errorf("teardown (-before +after):\n%s", diff)
-				}
+				check.Equal(t, before, ruleSets(t), "teardown")
 				sh(t, noFirewall)
 			})
 		}
@@ -318,9 +310,7 @@ func TestExternalHostsFollowRoutes(t *testing.T) {
 				t.Errorf("%d repairs counted", got.Repairs)
 			}
 			tearDown(t, s)
-			if diff := cmp.Diff(before, ruleSets(t)); diff != "" {
-				t.Errorf("teardown (-before +after):\n%s", diff)
-			}
+			check.Equal(t, before, ruleSets(t), "teardown")
 			sh(t, noFirewall)
 		}
 	})

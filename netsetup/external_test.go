@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func TestExternalNames(t *testing.T) {
@@ -80,9 +82,7 @@ func TestSplitExternal(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			external, open := splitExternal(tt.found)
-			if diff := cmp.Diff([][]string{tt.external, tt.open}, [][]string{external, open}); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			check.Equal(t, [][]string{tt.external, tt.open}, [][]string{external, open}, "it differs")
 		})
 	}
 }
@@ -109,9 +109,7 @@ func TestExternalRules(t *testing.T) {
 			case "filter INPUT", "nat PREROUTING":
 				want = []string{"-i eth0 -j RETURN", "-i eth1 -j RETURN"}
 			}
-			if diff := cmp.Diff(append(want, without...), with); diff != "" {
-				t.Errorf("%v %s %s (-want +got):\n%s", f, c.table, c.name, diff)
-			}
+			check.Equal(t, append(want, without...), with, "%v %s %s", f, c.table, c.name)
 		}
 	}
 	// Where a chain has nothing to do it is not made for these alone.
@@ -186,12 +184,8 @@ func TestExternalAccepts(t *testing.T) {
 				for _, rule := range texts(family, "input", without, packetRule.nft) {
 					want = append(want, tt.nft+rule)
 				}
-				if diff := cmp.Diff(want, texts(family, "input", with, packetRule.nft)); diff != "" {
-					t.Errorf("%s input (-want +got):\n%s", family, diff)
-				}
-				if diff := cmp.Diff(texts(family, "output", without, packetRule.nft), texts(family, "output", with, packetRule.nft)); diff != "" {
-					t.Errorf("%s output (-want +got):\n%s", family, diff)
-				}
+				check.Equal(t, want, texts(family, "input", with, packetRule.nft), "%s input", family)
+				check.Equal(t, texts(family, "output", without, packetRule.nft), texts(family, "output", with, packetRule.nft), "%s output", family)
 			}
 			for i, line := range texts("ip", "input", without, packetRule.iptables) {
 				before, after, _ := strings.Cut(line, " -p ")
@@ -274,9 +268,7 @@ func TestExternalIsGiven(t *testing.T) {
 		apply(t, s)
 		s.recheck(t.Context())
 		wantComplete(t, f, s, setting)
-		if diff := cmp.Diff(want, s.rules.external); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", setting, diff)
-		}
+		check.Equal(t, want, s.rules.external, "%s", setting)
 		if dump := f.dump(); strings.Contains(dump, "-i eth0 ") || strings.Contains(dump, "-i eth9 ") != (want != nil) {
 			t.Errorf("%s: rules\n%s", setting, dump)
 		}
@@ -297,9 +289,7 @@ func TestRunFollowsRoutes(t *testing.T) {
 		wantExternal := func(when string, names ...string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff(names, s.rules.external); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", when, diff)
-			}
+			check.Equal(t, names, s.rules.external, "%s", when)
 			wantComplete(t, f, s, when)
 		}
 		wantExternal("at the start", "eth0")
@@ -328,11 +318,7 @@ func TestRunFollowsRoutes(t *testing.T) {
 			t.Errorf("%d repairs counted", got)
 		}
 		stop()
-		if err := s.Teardown(0, nil); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(before, f.dump()); diff != "" {
-			t.Errorf("teardown (-before +after):\n%s", diff)
-		}
+		check.NoError(t, s.Teardown(0, nil))
+		check.Equal(t, before, f.dump(), "teardown")
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func TestAddressesOfOthers(t *testing.T) {
@@ -31,17 +31,13 @@ func TestAddressesOfOthers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFakeNode()
 			f.putInterface(Interface{Name: "eth0", Kind: "device", Up: true})
-			if err := f.AddAddr(tt.addr); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, f.AddAddr(tt.addr))
 			before := f.dump()
 			s := newSetup(t, dualStack(), f)
 			err := s.EnsureInterface(t.Context())
 			if tt.want != "" {
 				wantError(t, err, InterfaceCheck, tt.want, "--localip", "--setupinterface=false")
-				if diff := cmp.Diff(before, f.dump()); diff != "" {
-					t.Errorf("Links changed something first (-before +after):\n%s", diff)
-				}
+				check.Equal(t, before, f.dump(), "Links changed something first")
 				// A re-check puts the other address in place all the same.
 				s.recheck(t.Context())
 				if !strings.Contains(f.dump(), "addr fd00::a/128 on nodelocaldns") {
@@ -50,17 +46,13 @@ func TestAddressesOfOthers(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Teardown(0, nil); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, s.Teardown(0, nil))
 			want := before
 			if tt.addr.Interface == loopback && tt.addr.Prefix.IsSingleIP() {
 				// The plan's own address goes, whoever put it there.
 				want = "link eth0 kind device up true\n" + newFakeNode().dump()
 			}
-			if diff := cmp.Diff(want, f.dump()); diff != "" {
-				t.Errorf("after Teardown (-want +got):\n%s", diff)
-			}
+			check.Equal(t, want, f.dump(), "after Teardown")
 		})
 	}
 }
@@ -87,20 +79,14 @@ func TestIPVS(t *testing.T) {
 		f.putInterface(Interface{Name: ipvsInterface, Kind: kindDummy})
 		if tt.ours {
 			f.putInterface(Interface{Name: DefaultInterfaceName, Kind: kindDummy, Up: true})
-			if err := f.AddAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, f.AddAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix("10.96.0.10/32")}))
 		}
-		if err := f.AddAddr(Addr{Interface: ipvsInterface, Prefix: netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.AddAddr(Addr{Interface: ipvsInterface, Prefix: netip.MustParsePrefix("10.96.0.10/32")}))
 		c.Addresses = tt.locals
 		s := newSetup(t, c, f)
 		before := f.dump()
 		wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, tt.want...)
-		if diff := cmp.Diff(before, f.dump()); diff != "" {
-			t.Errorf("%s (-before +after):\n%s", tt.name, diff)
-		}
+		check.Equal(t, before, f.dump(), "%s", tt.name)
 	}
 }
 
@@ -113,18 +99,12 @@ func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	killed.closeOwnerTable() // as the kernel does at its end
 	s := newSetup(t, dualStack(), f)
 	apply(t, s)
-	if diff := cmp.Diff(left, f.dump()); diff != "" {
-		t.Errorf("the second start (-before +after):\n%s", diff)
-	}
+	check.Equal(t, left, f.dump(), "the second start")
 	if got := s.Stats(); got.Repairs != 0 || totalErrors(s) != 0 {
 		t.Errorf("a start is no repair: %+v", got)
 	}
-	if err := s.Teardown(0, nil); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(empty, f.dump()); diff != "" {
-		t.Errorf("Teardown (-want +got):\n%s", diff)
-	}
+	check.NoError(t, s.Teardown(0, nil))
+	check.Equal(t, empty, f.dump(), "Teardown")
 }
 
 // TestAddressAddedConcurrently has another agent add the link and the addresses between
@@ -156,32 +136,20 @@ func TestLinkStaysWithAStrangersAddress(t *testing.T) {
 	s := newSetup(t, c, f)
 	apply(t, s)
 	for _, p := range []string{"192.0.2.9/32", "fe80::1/64"} {
-		if err := f.AddAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix(p)}); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.AddAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix(p)}))
 	}
-	if err := s.Teardown(0, nil); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.Teardown(0, nil))
 	const want = `addr 192.0.2.9/32 on nodelocaldns
 addr fe80::1/64 on nodelocaldns
 link lo kind device up true
 link nodelocaldns kind dummy up true`
-	if diff := cmp.Diff(want, f.dump()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, f.dump(), "it differs")
 	if !strings.Contains(log.String(), "keeping the interface") || !strings.Contains(log.String(), "192.0.2.9/32") {
 		t.Errorf("the log does not say why the interface stays:\n%s", log.String())
 	}
-	if err := f.DeleteAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix("192.0.2.9/32")}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Teardown(0, nil); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(newFakeNode().dump(), f.dump()); diff != "" {
-		t.Errorf("the kernel's fe80 address keeps the link (-want +got):\n%s", diff)
-	}
+	check.NoError(t, f.DeleteAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix("192.0.2.9/32")}))
+	check.NoError(t, s.Teardown(0, nil))
+	check.Equal(t, newFakeNode().dump(), f.dump(), "the kernel's fe80 address keeps the link")
 }
 
 // TestRemoveOldAddresses: after a takeover, as from a ClusterIP back to link-local, what only the predecessor served
@@ -204,9 +172,7 @@ func TestRemoveOldAddresses(t *testing.T) {
 		{"eth0", "10.96.0.13/32", "", true},
 	} {
 		a := Addr{Interface: add.iface, Prefix: netip.MustParsePrefix(add.prefix), Label: add.label}
-		if err := f.AddAddr(a); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.AddAddr(a))
 		if err := s.RemoveOldAddresses(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -215,7 +181,5 @@ func TestRemoveOldAddresses(t *testing.T) {
 		}
 		_ = f.DeleteAddr(a)
 	}
-	if diff := cmp.Diff(want, f.dump()); diff != "" {
-		t.Errorf("the plan's (-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, f.dump(), "the plan's")
 }

@@ -10,9 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // addIPSetRules makes rules with an IP set in built-in chains, as kube-router, firewalls and fail2ban do.
@@ -61,9 +62,7 @@ func TestIPSetsOfOthers(t *testing.T) {
 				if _, err := next.ensure(t.Context(), testRules()); err != nil {
 					t.Fatalf("%s, the next agent: %v", name, err)
 				}
-				if diff := cmp.Diff(written, sh(t, "nft -s list ruleset")); diff != "" {
-					t.Errorf("%s, the next agent (-want +got):\n%s", name, diff)
-				}
+				check.Equal(t, written, sh(t, "nft -s list ruleset"), "%s, the next agent", name)
 				if _, err := newBackend().remove(t.Context(), true); err != nil {
 					t.Fatalf("%s, removing: %v", name, err)
 				}

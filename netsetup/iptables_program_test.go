@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 
 	"github.com/coreos/go-iptables/iptables"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // fakeTool puts `iptables` with its iptables-restore into a new folder at the head of PATH, which it
@@ -33,9 +35,7 @@ func fakeTool(t *testing.T, name, body string) (dir string) {
 func openTool(t *testing.T, name string) *iptablesProgram {
 	t.Helper()
 	p, err := make(programSet).open(t.Context(), IPv4, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return p
 }
 
@@ -83,9 +83,7 @@ func TestProgramNotInstalled(t *testing.T) {
 		script(t, dir, name, `echo "iptables v1.8.9 (nf_tables)"`)
 	}
 	p := openTool(t, "tool")
-	if err := os.Remove(filepath.Join(dir, "tool")); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Remove(filepath.Join(dir, "tool")))
 	if _, err := p.list(t.Context(), "raw", "OUTPUT"); !errors.Is(err, ErrNoTool) {
 		t.Errorf("after it was removed: %v", err)
 	}
@@ -96,9 +94,7 @@ func TestProgramIsAskedOnce(t *testing.T) {
 	fakeTool(t, "tool", "exit 1")
 	set := make(programSet)
 	first, err := set.open(t.Context(), IPv4, "tool")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Setenv("PATH", t.TempDir())
 	if second, err := set.open(t.Context(), IPv4, "tool"); second != first || err != nil {
 		t.Errorf("opened again: %v, %v", second, err)

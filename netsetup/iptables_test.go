@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // refuseRestore puts programs before those on the PATH that end with an error where the input
@@ -63,18 +65,12 @@ func TestKernelCannotMatchBySocket(t *testing.T) {
 		}
 		run(t, "iptables", "-w", "-t", "raw", "-F", "NODENS-PREROUTING")
 		s.recheck(t.Context())
-		if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
-			t.Errorf("re-check (-want +got):\n%s", diff)
-		}
+		check.Equal(t, applied, dumpNode(t), "re-check")
 		if n := strings.Count(log.String(), "level=WARN msg=\"rules do not fail open"); n != 1 {
 			t.Errorf("%d warnings, want 1:\n%s", n, log.String())
 		}
-		if err := s.Teardown(0, nil); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("(-before +after):\n%s", diff)
-		}
+		check.NoError(t, s.Teardown(0, nil))
+		check.Equal(t, before, dumpNode(t), "before and after")
 	})
 }
 
@@ -85,9 +81,7 @@ func TestKernelRefusesSomethingElse(t *testing.T) {
 		run(t, "ip", "link", "set", "lo", "up")
 		refuseRestore(t, "-j DNAT", "unable to initialize table 'nat'")
 		s := newSetup(t, dualStack(), nil)
-		if err := s.Divert(t.Context(), servers); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, s.Divert(t.Context(), servers))
 		err := s.EnsureRules(t.Context())
 		wantError(t, err, Iptables, "unable to initialize", "-setupiptables=false")
 		if errors.Is(err, ErrNoSocket) {
@@ -119,9 +113,7 @@ func TestDiagnoseNoSocket(t *testing.T) {
 		f := newFakeNode()
 		before := f.dump()
 		c, err := f.chooseBackend(t.Context(), "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		f.fail = func(call string) error {
 			if strings.Contains(call, tt.fail) {
 				return broken
@@ -163,9 +155,7 @@ func TestConcurrentWriter(t *testing.T) {
 	undo = 1
 	apply(t, s)
 	wantComplete(t, f, s, "undone once")
-	if err := f.runIptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, f.runIptables("iptables -t raw -F NODENS-OUTPUT"))
 	undo = 9
 	err := s.EnsureRules(t.Context())
 	if wantError(t, err, Iptables, "another program changes the rules"); !errors.Is(err, ErrConflict) {
@@ -193,9 +183,7 @@ func TestWriteRefusedByConflict(t *testing.T) {
 		f := newFakeNode()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		if err := f.runIptables("iptables -t raw -F NODENS-PREROUTING"); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.runIptables("iptables -t raw -F NODENS-PREROUTING"))
 		chains := []string{"NODENS-OUTPUT", "NODENS-INPUT"}
 		f.fail = func(call string) error {
 			if !strings.HasPrefix(call, "iptables-restore") {
@@ -275,9 +263,7 @@ func TestIptablesFailsOpen(t *testing.T) {
 			run(t, "iptables", "-w", "-t", "nat", "-I", hook, "1", "-j", "KUBE-SERVICES")
 		}
 		installed, err := installedModes(t.Context(), make(programSet), labLocals)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		f := installed[0]
 		if _, err := f.ensure(t.Context(), testRules()); err != nil {
 			t.Fatal(err)

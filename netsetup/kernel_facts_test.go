@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // exchange sends a datagram from one address of this node to another and returns the one that it is seen to come
@@ -17,14 +19,10 @@ import (
 func exchange(t *testing.T, from, to string, between func()) string {
 	t.Helper()
 	server, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer server.Close()
 	client, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer client.Close()
 	between()
 	for range 20 {
@@ -61,9 +59,7 @@ table ip last { chain out { type filter hook output priority 0; udp dport 5300 m
 table ip nat { chain out { type nat hook output priority 200; udp dport 5301 dnat to 127.0.0.1:5302; }; }
 table ip filter { chain out { type filter hook output priority -50; udp dport 5302 counter accept; }; }'`)
 			conn, err := net.Dial("udp", "127.0.0.1:5301")
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			defer conn.Close()
 			_, _ = conn.Write([]byte("?"))
 			if got := sh(t, "nft list table ip filter"); strings.Contains(got, "packets 0") {

@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // dualStack is a whole Config for the namespaces of these tests.
@@ -39,9 +41,7 @@ func newSetup(t *testing.T, c Config, node Node) *Setup {
 		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	s, err := New(c, node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	s.teardownBudget = waitLimit
 	return s
 }
@@ -79,9 +79,7 @@ func apply(t *testing.T, s *Setup) {
 func addressLink(t *testing.T, p netip.Prefix) string {
 	t.Helper()
 	addrs, err := (&kernelNode{}).Addrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	for _, a := range addrs {
 		if a.Prefix == p {
 			return a.Interface
@@ -95,9 +93,7 @@ func TestKernelAddressesBindAtOnce(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		// lo is down here, as in every new namespace.
 		s := newSetup(t, dualStack(), nil)
-		if err := s.EnsureInterface(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, s.EnsureInterface(t.Context()))
 		for _, a := range s.Plan().Addresses {
 			conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Addr(), 53)))
 			if err != nil {
@@ -168,9 +164,7 @@ func TestKernelInterface(t *testing.T) {
 					wantOwnLinkKept(t, s, c.node)
 				}
 				tearDown(t, s)
-				if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-					t.Errorf("(-before +after):\n%s", diff)
-				}
+				check.Equal(t, before, dumpNode(t), "before and after")
 			})
 		}
 	})
@@ -195,15 +189,11 @@ func hasLinks(t *testing.T, node Node) bool {
 		t.Log("this machine's kernel has no such links:", err)
 		return false
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if err := node.AddDummy("probe"); !errors.Is(err, ErrExists) {
 		t.Errorf("adding it twice: %v, want ErrExists", err)
 	}
-	if err := node.DeleteInterface("probe"); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, node.DeleteInterface("probe"))
 	if err := node.DeleteInterface("probe"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("deleting it twice: %v, want ErrNotFound", err)
 	}
@@ -252,9 +242,7 @@ func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
 		s := newSetup(t, c, nil)
 		wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "veth1", "not a dummy interface", `"veth"`, "--interfacename")
 		tearDown(t, s)
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("a refused set-up changed the node (-before +after):\n%s", diff)
-		}
+		check.Equal(t, before, dumpNode(t), "a refused set-up changed the node")
 	})
 }
 
@@ -324,9 +312,7 @@ func TestKernelWithoutPrograms(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
 		s := newSetup(t, dualStack(), nil)
-		if err := s.EnsureRules(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, s.EnsureRules(t.Context()))
 		if got := s.Stats(); got.Backend != "nftables" || !got.RulesInPlace || got.BackendReason != "iptables is not installed" {
 			t.Errorf("%+v", got)
 		}
@@ -344,24 +330,18 @@ func TestKernelGivesUpOnAHeldLock(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		path := os.Getenv("XTABLES_LOCKFILE")
 		program, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(path), "iptables"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		if !strings.Contains(program, "legacy") {
 			t.Skip("this build of iptables has no lock")
 		}
 		lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		defer lock.Close()
 		c := dualStack()
 		c.Addresses = c.Addresses[:1]
 		s := newSetup(t, c, nil)
 		apply(t, s)
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
 		// A look counts as locked out, not as broken.
 		if _, err = execute(t.Context(), "", "iptables", "-w", "1", "-t", "raw", "-S"); !errors.Is(err, ErrLocked) {
 			t.Errorf("a look under a held lock returned %v", err)
@@ -374,9 +354,7 @@ func TestKernelGivesUpOnAHeldLock(t *testing.T) {
 		if got := run(t, "ip", "addr"); strings.Contains(got, "169.254.20.10") {
 			t.Errorf("the address is still there:\n%s", got)
 		}
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 		tearDown(t, s)
 		if got := dumpRules(t, IPv4); strings.Contains(got, "-A ") {
 			t.Errorf("rules are left:\n%s", got)

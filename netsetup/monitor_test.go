@@ -19,8 +19,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // testWatchSpec is what the tests of events look out for.
@@ -156,9 +157,7 @@ func TestMonitorIgnoresForeignChanges(t *testing.T) {
 func wantNoSignal(t *testing.T, s monitorSource, end string, atLeast int, others func()) {
 	t.Helper()
 	socket, err := s.open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	loss, seen := s.isRemoval, 0
 	var wrong []string
 	s.isRemoval = func(m syscall.NetlinkMessage) bool {
@@ -194,9 +193,7 @@ func TestMonitorDroppedMessages(t *testing.T) {
 		runLines(t, "ip link set lo up")
 		s := monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_IFADDR}, testWatchSpec().isInterfaceRemoval}
 		socket, err := s.open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		if err := socket.SetReceiveBufferSize(0, false); err != nil { // the least there is
 			t.Fatal(err)
 		}
@@ -221,9 +218,7 @@ func TestMonitorReopensSocket(t *testing.T) {
 		setUpMonitored(t)
 		s := monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_IFADDR}, testWatchSpec().isInterfaceRemoval}
 		socket, err := s.open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		losses, ended := make(chan struct{}, 1), make(chan struct{})
 		go func() {
@@ -243,9 +238,7 @@ func TestMonitorReopensSocket(t *testing.T) {
 func TestMonitorEndsWithContext(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		socket, err := monitorSource{protocol: unix.NETLINK_ROUTE}.open() // opens Go's poller, too
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		socket.Close()
 		before := openFiles(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -261,9 +254,7 @@ func TestMonitorEndsWithContext(t *testing.T) {
 		}
 		for { // the goroutine that closed the channel may be at its very end
 			var stacks strings.Builder
-			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 2))
 			if !strings.Contains(stacks.String(), "netsetup/monitor_linux.go") {
 				return
 			}
@@ -323,9 +314,7 @@ func (withoutDummy) AddDummy(string) error { return ErrNoDummy }
 func netlinkGroups(t *testing.T) (n int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/net/netlink")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	for line := range strings.Lines(string(text)) {
 		const groups = 3 // the column
 		if words := strings.Fields(line); len(words) > groups && strings.Trim(words[groups], "0") != "" {
@@ -339,9 +328,7 @@ func netlinkGroups(t *testing.T) (n int) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return len(entries)
 }
 
@@ -382,9 +369,7 @@ func TestDebounce(t *testing.T) {
 		want := []time.Duration{0, 1000 * ms, 1100 * ms,
 			6100 * ms, 6200 * ms, 6400 * ms, 6800 * ms, 7600 * ms, 9200 * ms, 10800 * ms, 12400 * ms, 14000 * ms, 15600 * ms,
 			20100 * ms}
-		if diff := cmp.Diff(want, at); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, at, "it differs")
 	})
 }
 

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // namespaceEnv marks a process that runs a single test in a network namespace of
@@ -67,9 +69,7 @@ func iptablesNames() []string {
 func runChild(t *testing.T, program string) {
 	dir := t.TempDir()
 	for _, name := range iptablesNames() {
-		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, os.Symlink(program, filepath.Join(dir, name)))
 	}
 	rerunInNetns(t, namespaceEnv+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "XTABLES_LOCKFILE="+filepath.Join(dir, "lock"))
 }

@@ -14,8 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -143,9 +142,7 @@ func TestNftForeignChainsThatDrop(t *testing.T) {
 				if got, err := newNftBackend(make(programSet)).remove(t.Context(), true); err != nil || got != 1+f.accepts {
 					t.Errorf("remove = %d, %v; want %d", got, err, 1+f.accepts)
 				}
-				if diff := cmp.Diff(before, sh(t, all)); diff != "" {
-					t.Errorf("what remove leaves (-before +after):\n%s", diff)
-				}
+				check.Equal(t, before, sh(t, all), "what remove leaves")
 			})
 		}
 	})
@@ -159,9 +156,7 @@ func TestNftReadableByIptables(t *testing.T) {
 		before := sh(t, "iptables-nft -S; ip6tables-nft -S")
 		path, nft := os.Getenv("PATH"), strings.TrimSpace(sh(t, "command -v nft"))
 		only := t.TempDir()
-		if err := os.Symlink(nft, filepath.Join(only, "nft")); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, os.Symlink(nft, filepath.Join(only, "nft")))
 		t.Setenv("PATH", only)
 		n := newNftBackend(make(programSet))
 		wantChanged(t, n, testRules(), 11)
@@ -182,9 +177,7 @@ func TestNftReadableByIptables(t *testing.T) {
 		if _, err := newNftBackend(make(programSet)).remove(t.Context(), true); err != nil {
 			t.Error(err)
 		}
-		if diff := cmp.Diff(before, sh(t, "iptables-nft -S; ip6tables-nft -S")); diff != "" {
-			t.Errorf("(-before +after):\n%s", diff)
-		}
+		check.Equal(t, before, sh(t, "iptables-nft -S; ip6tables-nft -S"), "before and after")
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -32,9 +33,7 @@ func testRules() desiredRules {
 func wantChanged(t *testing.T, n *nftBackend, w desiredRules, changed int) {
 	t.Helper()
 	got, err := n.ensure(t.Context(), w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if got != changed {
 		t.Errorf("ensure changed %d things, want %d", got, changed)
 	}
@@ -98,9 +97,7 @@ func TestNftRepairs(t *testing.T) {
 				sh(t, d.script)
 				wantChanged(t, n, testRules(), d.changed)
 				wantChanged(t, n, testRules(), 0)
-				if diff := cmp.Diff(own, sh(t, "nft list table inet nodens")); diff != "" {
-					t.Errorf("(-before +after):\n%s", diff)
-				}
+				check.Equal(t, own, sh(t, "nft list table inet nodens"), "before and after")
 				for table := range strings.SplitSeq(sh(t, "nft list ruleset"), "\ntable ") {
 					drops := strings.Contains(table, "policy drop")
 					if got := strings.Count(table, nftComment); (got == 6) != drops || !drops && got > 0 {
@@ -125,9 +122,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 			if got, err := newNftBackend(make(programSet)).remove(t.Context(), true); err != nil || got != want {
 				t.Errorf("remove = %d, %v; want %d", got, err, want)
 			}
-			if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
-				t.Errorf("(-before +after):\n%s", diff)
-			}
+			check.Equal(t, before, sh(t, "nft -s list ruleset"), "before and after")
 		}
 		removed(0)
 		n := newNftBackend(make(programSet))
@@ -172,9 +167,7 @@ func TestNftChanges(t *testing.T) {
 			// What describe prints is what the kernel holds.
 			own := sh(t, "nft -s list table inet nodens")
 			file := filepath.Join(t.TempDir(), name)
-			if err := os.WriteFile(file, []byte(n.describe(testRules())), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, os.WriteFile(file, []byte(n.describe(testRules())), 0o600))
 			sh(t, "nft -f '"+file+"'")
 			if diff := cmp.Diff(own, sh(t, "nft -s list table inet nodens")); diff != "" {
 				t.Errorf("(-ensure +describe):\n%s", diff)
@@ -238,12 +231,8 @@ func TestNftForeignOwner(t *testing.T) {
 	inNftNamespace(t, func(t *testing.T) {
 		firewall := exec.Command("nft", "-i")
 		script, err := firewall.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := firewall.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
+		check.NoError(t, firewall.Start())
 		_, _ = io.WriteString(script, "add table inet fw { flags owner ; }\n"+
 			"add chain inet fw in { type filter hook input priority 0 ; policy drop ; }\n")
 		waitUntil(t, func() bool { return strings.Contains(sh(t, "nft list chains"), "policy drop") })
@@ -280,9 +269,7 @@ func TestNftFindsKubeProxy(t *testing.T) {
 			sh(t, "nft flush ruleset")
 			sh(t, tt.script)
 			c, err := chooseBackend(t.Context(), NetfilterAuto, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			if got := c.backend.name() == "nftables"; got != tt.want || got != strings.Contains(c.reason, "kube-proxy has table") {
 				t.Errorf("%s: %s because %s", tt.script, c.backend.name(), c.reason)
 			}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -67,9 +68,7 @@ type netns struct {
 func newNetns(t *testing.T) netns {
 	t.Helper()
 	file, err := testbed.NewNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { file.Close() })
 	return netns{file, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())}
 }
@@ -285,9 +284,7 @@ func (l *nftTestbed) wantAnswers(t *testing.T, from netns, prefix string) {
 func tracked(t *testing.T) []string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/net/nf_conntrack")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var lines []string
 	for line := range strings.Lines(string(table)) {
 		if strings.Contains(line, "dport=53 ") {

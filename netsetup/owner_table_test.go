@@ -16,8 +16,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // hostLocals are the addresses that the tests' agent answers at.
@@ -38,9 +39,7 @@ func TestOwnerTable(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
 		o, err := (&kernelNode{}).openOwnerTable(hostLocals(), 53)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		const want = `table inet nodens-host-X {
 	flags owner
 
@@ -54,9 +53,7 @@ func TestOwnerTable(t *testing.T) {
 }
 `
 		random := regexp.MustCompile(`-[a-z2-7]{8} \{.*`) // nft says behind the name which program it is
-		if diff := cmp.Diff(want, random.ReplaceAllString(run(t, "nft", "list", "ruleset"), "-X {")); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, random.ReplaceAllString(run(t, "nft", "list", "ruleset"), "-X {"), "it differs")
 		run(t, "nft", "flush", "ruleset") // which passes it by
 		second, err := (&kernelNode{}).openOwnerTable(nil, 53)
 		if err != nil {
@@ -82,13 +79,9 @@ func TestOwnerTable(t *testing.T) {
 func TestOwnerTableFewDescriptors(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		few := &unix.Rlimit{Cur: minOwnerFD / 2, Max: minOwnerFD / 2}
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, few); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, few))
 		o, err := (&kernelNode{}).openOwnerTable(hostLocals(), 53)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		o.Close()
 	})
 }
@@ -126,9 +119,7 @@ func TestOwnerTableAck(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
 		socket, err := openNetfilter()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		defer socket.Close()
 		batch := append(ownerTableBatch("some", hostLocals(), 53), nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND|unix.NLM_F_ACK,
 			attrText(unix.NFTA_RULE_TABLE, "some"), attrText(unix.NFTA_RULE_CHAIN, "none")))

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func parseAddrs(words ...string) []netip.Addr {
@@ -180,13 +179,9 @@ address   169.254.20.10/32`,
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p, err := netsetup.NewPlan(tt.config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			got := regexp.MustCompile(` \([0-9a-f]{8}\)"`).ReplaceAllString(p.Describe().String(), `"`)
-			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			check.Equal(t, strings.TrimPrefix(tt.want, "\n"), got, "it differs")
 		})
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -126,9 +126,7 @@ func (f *podRecorder) wantEvents(t *testing.T, told ...string) {
 		got = slices.Clone(f.told)
 		return len(got) >= len(told)
 	}, func() string { return fmt.Sprintf("told %q, want %q", got, told) })
-	if d := cmp.Diff(slices.Sorted(slices.Values(told)), slices.Sorted(slices.Values(got))); d != "" {
-		t.Errorf("told (-want +got):\n%s", d)
-	}
+	check.Equal(t, slices.Sorted(slices.Values(told)), slices.Sorted(slices.Values(got)), "told")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.told = nil
@@ -179,9 +177,7 @@ func listVeths(t *testing.T) map[int]string {
 func listNetlinkSockets(t *testing.T) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/net/netlink")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) > 8 && f[1] == "0" && f[3] == "00000009" {
 			lines = append(lines, line)
@@ -318,9 +314,7 @@ func droppedEvents(t *testing.T) (n int) {
 	t.Helper()
 	for _, line := range listNetlinkSockets(t) {
 		drops, err := strconv.Atoi(strings.Fields(line)[8])
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		n += drops
 	}
 	return n

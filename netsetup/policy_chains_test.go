@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func TestFindPlace(t *testing.T) {
@@ -110,9 +110,7 @@ func TestPolicyChains(t *testing.T) {
 			"nftables": func() ruleBackend { return newNftBackend(make(programSet)) },
 			"iptables": func() ruleBackend {
 				installed, err := installedModes(t.Context(), make(programSet), labLocals)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.NoError(t, err)
 				return installed[0]
 			},
 		}
@@ -122,9 +120,7 @@ func TestPolicyChains(t *testing.T) {
 			if _, err := newBackend().remove(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(before, sh(t, "iptables -S; ip6tables -S")); diff != "" {
-				t.Errorf("%s (-before +after):\n%s", name, diff)
-			}
+			check.Equal(t, before, sh(t, "iptables -S; ip6tables -S"), "%s", name)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -79,9 +80,7 @@ COMMIT
 COMMIT
 `
 		got := regexp.MustCompile(` \([0-9a-f]{8}\)"`).ReplaceAllString(sortedTables(dumpRules(t, IPv4)), `"`)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("iptables-save (-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, got, "iptables-save")
 		if got := dumpRules(t, IPv6); strings.Contains(got, "-A ") {
 			t.Errorf("an IPv4 plan made IPv6 rules:\n%s", got)
 		}
@@ -175,12 +174,8 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 		if got := totalErrors(s); got != 0 {
 			t.Errorf("%d errors", got)
 		}
-		if err := s.Teardown(0, nil); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("teardown (-before +after):\n%s", diff)
-		}
+		check.NoError(t, s.Teardown(0, nil))
+		check.Equal(t, before, dumpNode(t), "teardown")
 	})
 }
 
@@ -255,12 +250,8 @@ func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 		if got := s.Stats().Repairs; got != 0 {
 			t.Errorf("a start counts %d repairs", got)
 		}
-		if err := s.Teardown(0, nil); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("(-before +after):\n%s", diff)
-		}
+		check.NoError(t, s.Teardown(0, nil))
+		check.Equal(t, before, dumpNode(t), "before and after")
 	})
 }
 
@@ -275,9 +266,7 @@ func TestKernelTwoAgents(t *testing.T) {
 		want := dumpNode(t)
 		second := newSetup(t, dualStack(), nil)
 		apply(t, second)
-		if diff := cmp.Diff(want, dumpNode(t)); diff != "" {
-			t.Errorf("the second agent (-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, dumpNode(t), "the second agent")
 		for range soak.Choose(1, 3) {
 			for _, tool := range []string{"iptables", "ip6tables"} {
 				run(t, tool, "-w", "-t", "raw", "-F", "PREROUTING")
@@ -295,11 +284,7 @@ func TestKernelTwoAgents(t *testing.T) {
 				t.Fatalf("both at once (-want +got):\n%s", diff)
 			}
 		}
-		if err := second.Teardown(0, nil); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
-			t.Errorf("teardown (-before +after):\n%s", diff)
-		}
+		check.NoError(t, second.Teardown(0, nil))
+		check.Equal(t, before, dumpNode(t), "teardown")
 	})
 }

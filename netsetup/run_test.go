@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // startRun starts Run; stop ends it.
@@ -45,9 +45,7 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 		}
 		time.Sleep(c.Interval)
 		synctest.Wait()
-		if diff := cmp.Diff(want, f.dump()); diff != "" {
-			t.Errorf("after the interval (-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, f.dump(), "after the interval")
 		// The link, its going up, two addresses.
 		if got := s.Stats(); got.Checks != 3 || got.Repairs != 4 {
 			t.Errorf("Checks, Repairs = %d, %d; want 3, 4", got.Checks, got.Repairs)
@@ -104,9 +102,7 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 			// The rules have been missing from the start.
 			RulesSince: began,
 		}
-		if diff := cmp.Diff(want, s.Stats()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, s.Stats(), "it differs")
 		for _, w := range []string{"re-check of the interface failed", "re-check of the rules failed", "no buffer space"} {
 			if !strings.Contains(log.String(), w) {
 				t.Errorf("the log lacks %q:\n%s", w, log.String())
@@ -128,24 +124,16 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 		empty := f.dump()
 		go s.Run(t.Context())
 		time.Sleep(DefaultInterval + time.Second)
-		if diff := cmp.Diff(empty, f.dump()); diff != "" {
-			t.Errorf("Run before Links (-want +got):\n%s", diff)
-		}
-		if err := s.EnsureInterface(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		check.Equal(t, empty, f.dump(), "Run before Links")
+		check.NoError(t, s.EnsureInterface(t.Context()))
 		time.Sleep(DefaultInterval)
 		if strings.Contains(f.dump(), "NODENS") {
 			t.Errorf("Run before Rules, so before the sockets listen, makes rules:\n%s", f.dump())
 		}
 		apply(t, s)
-		if err := s.Teardown(0, nil); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, s.Teardown(0, nil))
 		time.Sleep(2 * DefaultInterval)
-		if diff := cmp.Diff(empty, f.dump()); diff != "" {
-			t.Errorf("Run after Teardown (-want +got):\n%s", diff)
-		}
+		check.Equal(t, empty, f.dump(), "Run after Teardown")
 	})
 }
 
@@ -158,9 +146,7 @@ func TestRunRepairsAtALoss(t *testing.T) {
 		apply(t, s)
 		want := f.dump()
 		lose := func() {
-			if err := f.DeleteInterface(DefaultInterfaceName); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, f.DeleteInterface(DefaultInterfaceName))
 		}
 		lose()
 		start := time.Now()
@@ -171,9 +157,7 @@ func TestRunRepairsAtALoss(t *testing.T) {
 				f.signalRemoval()
 			}
 			synctest.Wait()
-			if diff := cmp.Diff(want, f.dump()); diff != "" {
-				t.Errorf("after loss %d (-want +got):\n%s", i, diff)
-			}
+			check.Equal(t, want, f.dump(), "after loss %d", i)
 			if took := time.Since(start); took != 0 {
 				t.Errorf("it took %v", took)
 			}
@@ -192,9 +176,7 @@ func TestTeardownWaitsForARecheck(t *testing.T) {
 		empty := f.dump()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
-		if err := f.runIptables("iptables -t raw -F NODENS-OUTPUT"); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.runIptables("iptables -t raw -F NODENS-OUTPUT"))
 		var calls atomic.Int32
 		entered, resume := make(chan struct{}), make(chan struct{})
 		f.fail = func(call string) error {
@@ -217,12 +199,8 @@ func TestTeardownWaitsForARecheck(t *testing.T) {
 		default:
 		}
 		close(resume)
-		if err := <-down; err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(empty, f.dump()); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		check.NoError(t, <-down)
+		check.Equal(t, empty, f.dump(), "it differs")
 	})
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func TestSetupOnAnEmptyNode(t *testing.T) {
@@ -36,18 +38,12 @@ link lo kind device up true`},
 			f.noDummy = tt.noDummy
 			f.putInterface(Interface{Name: "lo", Kind: "device"}) // down
 			s := newSetup(t, dualStack(), f)
-			if err := s.EnsureInterface(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), strings.ReplaceAll(f.dump(), "lo kind device up false", "lo kind device up true")); diff != "" {
-				t.Errorf("after Links (-want +got):\n%s", diff)
-			}
+			check.NoError(t, s.EnsureInterface(t.Context()))
+			check.Equal(t, strings.TrimPrefix(tt.want, "\n"), strings.ReplaceAll(f.dump(), "lo kind device up false", "lo kind device up true"), "after Links")
 			if tt.noDummy != strings.Contains(f.dump(), "link lo kind device up true") {
 				t.Errorf("lo must be brought up if and only if it is used:\n%s", f.dump())
 			}
-			if err := s.EnsureRules(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, s.EnsureRules(t.Context()))
 			apply(t, s)
 			wantComplete(t, f, s, "after Rules")
 			once := f.dump()
@@ -108,21 +104,15 @@ func TestOrderOfSteps(t *testing.T) {
 		"AddDummy nodelocaldns", "SetUp nodelocaldns", "AddAddr {nodelocaldns fd00::a/128 }",
 		"openOwnerTable [fd00::a]", "ip6tables filter", "ip6tables raw", "ip6tables nat",
 	}
-	if diff := cmp.Diff(want, *calls); diff != "" {
-		t.Errorf("start (-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, *calls, "start")
 
 	*calls = nil
 	if err := s.Divert(t.Context(), servers[2:]); err != nil || *calls != nil {
 		t.Errorf("the same diversion again: %v, calls %q", err, *calls)
 	}
-	if err := s.Teardown(0, nil); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.Teardown(0, nil))
 	want = []string{"ip6tables raw", "ip6tables nat", "ip6tables filter", "DeleteInterface nodelocaldns"}
-	if diff := cmp.Diff(want, *calls); diff != "" {
-		t.Errorf("teardown (-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, *calls, "teardown")
 }
 
 // TestEveryCallFails lets each call of each step fail in turn. The step reports it
@@ -138,9 +128,7 @@ func TestEveryCallFails(t *testing.T) {
 	}{
 		{"Links", func(*testing.T, *Setup, *fakeNode) {}, func(s *Setup) error { return s.EnsureInterface(context.Background()) }},
 		{"Rules", func(t *testing.T, s *Setup, _ *fakeNode) {
-			if err := s.EnsureInterface(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, s.EnsureInterface(t.Context()))
 		}, func(s *Setup) error { return s.EnsureRules(context.Background()) }},
 		{"recheck", func(t *testing.T, s *Setup, f *fakeNode) {
 			apply(t, s)
@@ -231,17 +219,11 @@ func damage(t *testing.T, f *fakeNode) {
 		"ip6tables -t raw -F PREROUTING",
 		"iptables -t raw -F NODENS-OUTPUT",
 	} {
-		if err := f.runIptables(command); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, f.runIptables(command))
 	}
 	addrs, err := f.Addrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.DeleteAddr(addrs[0]); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
+	check.NoError(t, f.DeleteAddr(addrs[0]))
 	f.putInterface(Interface{Name: loopback, Kind: "device"})
 	if addrs[0].Interface != loopback {
 		f.putInterface(Interface{Name: addrs[0].Interface, Kind: kindDummy})
@@ -328,9 +310,7 @@ func TestLockIsWaitedFor(t *testing.T) {
 			c := dualStack()
 			c.Addresses = c.Addresses[:1]
 			s := newSetup(t, c, f)
-			if err := s.EnsureInterface(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, s.EnsureInterface(t.Context()))
 			calls := 0
 			f.fail = func(call string) error {
 				if !strings.HasPrefix(call, "iptables ") {
@@ -346,9 +326,7 @@ func TestLockIsWaitedFor(t *testing.T) {
 				t.Errorf("the state of the rules is %+v", st)
 			}
 			if tt.want == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.NoError(t, err)
 				wantComplete(t, f, s, tt.name)
 				return
 			}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // roleEnv marks a process of this test binary that plays a part in a test of another one.
@@ -36,17 +38,11 @@ func startSubprocess(t *testing.T, name string) subprocess {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	}
 	lives, life, err := os.Pipe() // for what the process starts, and for itself
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	cmd.Stdin = lives
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
+	check.NoError(t, cmd.Start())
 	lives.Close()
 	t.Cleanup(func() {
 		life.Close()
@@ -62,9 +58,7 @@ func startSubprocess(t *testing.T, name string) subprocess {
 // kill ends the process by SIGKILL, and returns when it is gone with all its files.
 func (r subprocess) kill(t *testing.T) {
 	t.Helper()
-	if err := r.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, r.cmd.Process.Kill())
 	_ = r.cmd.Wait() // killed, it says
 }
 
@@ -87,9 +81,7 @@ func TestSubprocess(t *testing.T) {
 		own()
 		child := exec.Command("cat") // lives as long as the test
 		child.Stdin = os.Stdin
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, child.Start())
 	case "cluster":
 		runLines(t, fmt.Sprintf(`ip link add v1 type veth peer name v0 netns %d
 			ip link set lo up

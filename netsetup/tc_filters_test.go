@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // wantFiltered waits until exactly these links have filters, as far as looks tell.
@@ -77,9 +79,7 @@ func TestPodInterfaceFilters(t *testing.T) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(parents)) {
 			link, err := netlink.LinkByName(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			err = netlink.FilterAdd(&netlink.BpfFilter{
 				FilterAttrs: netlink.FilterAttrs{LinkIndex: link.Attrs().Index, Parent: parents[name], Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
 				Fd:          program.FD(), Name: "policy", DirectAction: true,

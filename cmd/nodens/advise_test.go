@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // adviceReplies are an agent's replies, with a Deployment that wastes 300 of 500 queries.
@@ -166,9 +167,7 @@ func TestPluginAdvise(t *testing.T) {
 	k := newFakeKubectl(t)
 	_, text, _ := outcome(t, "advise", "-o", "json", "--admin-socket", adviceAgent(t, adviceReplies(300)))
 	var reply report.Advice
-	if err := json.Unmarshal([]byte(text), &reply); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, json.Unmarshal([]byte(text), &reply))
 	for i := range 2 {
 		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), reply)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // largeFile makes a file of zeros with so many bytes, which takes no space on the disk.
@@ -18,9 +19,7 @@ func largeFile(t *testing.T, name string, size int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	agenttest.WriteFile(t, path, "")
-	if err := os.Truncate(path, size); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Truncate(path, size))
 	return path
 }
 

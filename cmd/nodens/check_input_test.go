@@ -11,6 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/daemonset"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // checkOutput runs `nodens check` with that standard input.
@@ -27,9 +28,7 @@ func checkOutput(t *testing.T, stdin string, args ...string) (code int, stdout, 
 func TestCheckInputs(t *testing.T) {
 	dir := t.TempDir()
 	official, err := os.ReadFile(filepath.Join("..", "..", "daemonset", "testdata", "iptables", "Corefile.base"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	corefile, manifest := filepath.Join(dir, "Corefile"), filepath.Join(dir, "nodens.yaml")
 	agenttest.WriteFile(t, corefile, string(official))
 	agenttest.WriteFile(t, manifest, string(daemonset.Manifest))

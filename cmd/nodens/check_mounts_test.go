@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // mountsManifest is a DaemonSet with ConfigMaps for its Corefile and for imports.
@@ -233,9 +234,7 @@ func TestCheckHashes(t *testing.T) {
 	texts := map[string]string{"Corefile": "import sub/*\n", "sub/a": ".:53 {\r\n whoami\r\n}\n"}
 	for name, text := range texts {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		agenttest.WriteFile(t, path, text)
 	}
 	for _, args := range [][]string{{filepath.Join(dir, "Corefile")}, {"--conf", filepath.Join(dir, "Corefile")}} {

@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestCheck holds what check says of the parts that answer from the cluster. The
@@ -87,9 +88,7 @@ func TestCheck(t *testing.T) {
 
 func TestSearchPath(t *testing.T) {
 	domain, err := wire.ParseName("a.test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	for want, a := range map[string]*config.Autopath{
 		"the pod's own search path":         {Kubernetes: true},
 		"the pod's own search path a.test.": {Kubernetes: true, Search: []wire.Name{domain}},
@@ -180,9 +179,7 @@ func TestCheckSecure(t *testing.T) {
 			t.Errorf("no line %q in:\n%s", want, out)
 		}
 	}
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Remove(key))
 	if code, _, stderr := outcome(t, "check", "-conf", conf); code != exitError || !strings.Contains(stderr, key) {
 		t.Errorf("code %d, error %q, want one that names the missing key", code, stderr)
 	}

@@ -7,15 +7,14 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestCheckZoneFiles: zone files are read; an error has their name and line, and those of auto are warnings.
 func TestCheckZoneFiles(t *testing.T) {
 	dir := t.TempDir()
 	const good = "@ 60 SOA ns host 1 2 3 4 5\n"
-	if err := os.Mkdir(filepath.Join(dir, "zones"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Mkdir(filepath.Join(dir, "zones"), 0o755))
 	for name, text := range map[string]string{
 		"good": good, "bad": good + "\nx 60 A y\n", "includes": good + "$INCLUDE bad\n", "empty": "; nothing\n", "zones/db.a.test": good, "zones/db.b.test": good + "x 60 A y\n",
 	} {

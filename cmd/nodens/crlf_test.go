@@ -11,15 +11,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // withCRLF copies the file with the line ends of Windows to a new directory, under its name.
 func withCRLF(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	path := filepath.Join(t.TempDir(), filepath.Base(file))
 	agenttest.WriteFile(t, path, strings.ReplaceAll(string(text), "\n", "\r\n"))
 	return path
@@ -63,15 +62,11 @@ func TestCRLF(t *testing.T) {
 // was made from a file on Windows, is printed like any other.
 func TestMigrateCRLFCorefile(t *testing.T) {
 	text, err := os.ReadFile("../../test/e2e/testdata/nodelocaldns.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var plain, crlf strings.Builder
 	for doc := range strings.SplitSeq(string(text), "\n---\n") {
 		var object map[string]any
-		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, yaml.Unmarshal([]byte(doc), &object))
 		plain.WriteString("---\n" + marshal(t, object))
 		if data, ok := object["data"].(map[string]any); ok {
 			data["Corefile"] = strings.ReplaceAll(data["Corefile"].(string), "\n", "\r\n")
@@ -102,8 +97,6 @@ func TestMigrateCRLFCorefile(t *testing.T) {
 func marshal(t *testing.T, object map[string]any) string {
 	t.Helper()
 	text, err := yaml.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return string(text)
 }

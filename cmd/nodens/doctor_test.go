@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -67,9 +68,7 @@ func TestWithFallback(t *testing.T) {
 // TestWithFallbackAsks: the error says whether queries to the agent's addresses are answered, with whatever rcode.
 func TestWithFallbackAsks(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer silent.Close()
 	reply := func(rcode int) netip.AddrPort {
 		return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(q, rcode) })).Addr()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestExplainCommand: the formats of an explanation.
@@ -83,9 +84,7 @@ func TestPrintExplanation(t *testing.T) {
 		},
 	}
 	var b strings.Builder
-	if err := printExplanation(&b, e, false); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, printExplanation(&b, e, false))
 	want := `listener     169.254.20.10:53, dns over udp
 client       10.244.1.7, pod shop/client
 limited      client_limit 7 in the last 50 s; more queries may be refused, dropped or shed

@@ -12,13 +12,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func TestPlace(t *testing.T) {
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	host = strings.ToLower(host)
 	for _, tt := range []struct {
 		name, args         string
@@ -36,9 +35,7 @@ func TestPlace(t *testing.T) {
 			t.Setenv("NODE_NAME", tt.envNode)
 			t.Setenv("NODE_ZONE", tt.envZone)
 			o, err := parseFlags(strings.Fields(tt.args))
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			if o.NodeName != tt.wantNode || o.NodeZone != tt.wantZone {
 				t.Errorf("node %q in zone %q, want %q in %q", o.NodeName, o.NodeZone, tt.wantNode, tt.wantZone)
 			}
@@ -52,9 +49,7 @@ func TestFlags(t *testing.T) {
 	o, err := parseFlags(strings.Fields("-localip 169.254.20.10,10.96.0.10,fd00::a -conf /etc/Corefile -upstreamsvc kube-dns-upstream " +
 		"-basecorefile /b -kubednscm /k -setupinterface=false -interfacename x0 -setupiptables=false -syncinterval 30 -skipteardown " +
 		"-health-port 8081 -metrics-listen-address 127.0.0.1:9353 -prometheus-listen-address :9254 -pidfile /p -reloadwithsignal -dns.port 1053"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if len(o.LocalIPs) != 3 || o.SyncInterval != 30*time.Second || o.HealthPort != 8081 || o.DNSPort != 1053 || !o.SkipTeardown ||
 		o.SetupInterface || o.SetupIptables || o.InterfaceName != "x0" || !o.ReloadBySignal || o.UpstreamService != "kube-dns-upstream" {
 		t.Errorf("flags are %+v", o)
@@ -63,9 +58,7 @@ func TestFlags(t *testing.T) {
 		"": nil, "off": nil, "100": {Rate: 100, Burst: 100}, "100 200 drop": {Rate: 100, Burst: 200, Action: config.LimitDrop}, " 5  truncate ": {Rate: 5, Burst: 5, Action: config.LimitTruncate},
 	} {
 		o, err := parseFlags([]string{"-client-limit=" + arg, "--client-limit-except=10.1.2.3/8, fd00::1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		if diff := cmp.Diff(want, o.ClientLimit); diff != "" {
 			t.Errorf("-client-limit=%s: %s", arg, diff)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -46,9 +47,7 @@ func TestBudgetDuringHandover(t *testing.T) {
 // askUnique asks an agent for a new name every few milliseconds until the test ends, and ignores the replies.
 func askUnique(t *testing.T, port uint16) {
 	conn, err := net.Dial("udp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	end, ended := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() {
 		close(end)

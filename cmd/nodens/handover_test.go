@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // crowd asks an agent all the time, each client the next question when it has the answer
@@ -295,9 +296,7 @@ func TestSuccessorDies(t *testing.T) {
 	sockets := func(p *handover.Predecessor) { takeSockets(t, p) }
 	cached := func(p *handover.Predecessor) {
 		stream, err := p.Cache(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		if n, err := io.Copy(io.Discard, stream); err != nil || n == 0 {
 			t.Fatalf("the cache: %d bytes, %v", n, err)
 		}
@@ -318,9 +317,7 @@ func TestSuccessorDies(t *testing.T) {
 		}, "failed"},
 		{"after the commit", func(p *handover.Predecessor) {
 			client, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.port))
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			defer client.Close()
 			asked := &dns.Conn{Conn: client}
 			_ = asked.WriteMsg(new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA))
@@ -411,9 +408,7 @@ func TestStopInTheMiddle(t *testing.T) {
 				}
 				return
 			}
-			if err := p.Commit(t.Context(), func(c handover.Conn) { _ = c.File.Close() }); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, p.Commit(t.Context(), func(c handover.Conn) { _ = c.File.Close() }))
 			p.Settled()
 			agent.awaitExit(0)
 			if strings.Contains(agent.Log.String(), "msg=stopping") {
@@ -463,9 +458,7 @@ func TestUnfit(t *testing.T) {
 	agent := s.start()
 	c := s.crowd()
 	taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", other))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer taken.Close()
 	next := newAgentProcess(t, s.corefile()+withCache(other, s.web, s.up), nil, s.args...)
 	next.awaitExit(1)
@@ -503,9 +496,7 @@ func TestHandoverDirOfAnother(t *testing.T) {
 		t.Skip("only root can give directories away")
 	}
 	dir := t.TempDir()
-	if err := os.Chown(dir, 12345, 0); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Chown(dir, 12345, 0))
 	p := peer.Ports(t, 3)
 	a := newAgentProcess(t, withCache(p[0], p[1], p[2]), nil, "-handover-dir", dir)
 	a.awaitExit(1)

@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // pipedAgent is an agent whose log goes into a small pipe.
@@ -31,9 +32,7 @@ type pipedAgent struct {
 func startPiped(t *testing.T, corefile string, args ...string) *pipedAgent {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer w.Close()
 	if _, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize()); err != nil {
 		t.Fatal(err)
@@ -43,9 +42,7 @@ func startPiped(t *testing.T, corefile string, args ...string) *pipedAgent {
 	a.cmd = exec.Command(os.Args[0], append([]string{"-conf", conf, "-metrics-listen-address="}, args...)...)
 	a.cmd.Env = append(os.Environ(), asProcess+"=agent")
 	a.cmd.Stderr = w
-	if err := a.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, a.cmd.Start())
 	go func() { a.exited <- a.cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = a.cmd.Process.Kill()
@@ -64,9 +61,7 @@ func startPiped(t *testing.T, corefile string, args ...string) *pipedAgent {
 // stop ends a with SIGTERM.
 func (a *pipedAgent) stop(t *testing.T) {
 	t.Helper()
-	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, a.cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case err := <-a.exited:
 		if err != nil {
@@ -95,9 +90,7 @@ func TestLogIsNotRead(t *testing.T) {
 				}
 				var s report.Status
 				for start := time.Now(); !strings.Contains(strings.Join(s.Problems, ";"), "the log"); {
-					if err := report.Ask(t.Context(), socket, "GET", "/status", nil, &s); err != nil {
-						t.Fatal(err)
-					}
+					check.NoError(t, report.Ask(t.Context(), socket, "GET", "/status", nil, &s))
 					if time.Since(start) > agenttest.Timeout {
 						t.Fatalf("no problem: %v", s.Problems)
 					}

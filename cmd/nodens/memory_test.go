@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/race"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // maxCommandMemory bounds the memory of a command that asks an agent, without the pages of its file, which it
@@ -55,9 +56,7 @@ func TestAgentMemory(t *testing.T) {
 		// The pages are released just after the line is logged.
 		poll.Until(t, "little memory "+when, func() bool {
 			n, err := memoryOf(agent.cmd.Process.Pid, "VmRSS")
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			return n <= maxAgentMemory
 		})
 		rss, _ := memoryOf(agent.cmd.Process.Pid, "VmRSS")
@@ -89,9 +88,7 @@ func TestCommandMemory(t *testing.T) {
 		})
 		var out strings.Builder
 		cmd.Stdout = &out // a pipe: top is not to refresh
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, cmd.Start())
 		close(started)
 		if err := cmd.Wait(); err != nil || asked.Load() != requests {
 			t.Errorf("%s: %v, asked %d times\n%s", args, err, asked.Load(), out.String())

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestMigrateDiff: the files with the diff applied have the objects that migrate prints, in both steps, and all other lines.
@@ -25,9 +26,7 @@ func TestMigrateDiff(t *testing.T) {
 	} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			was := filepath.Join(t.TempDir(), "dns.yaml")
 			agenttest.WriteFile(t, was, "# a comment at the start\n"+string(text))
 			for range 2 {
@@ -108,19 +107,13 @@ func TestMigrateDiffLayout(t *testing.T) {
 // TestMigrateHelmValues: the values have names that the chart knows, and the Corefile answers what its probes ask.
 func TestMigrateHelmValues(t *testing.T) {
 	text, err := os.ReadFile("../../daemonset/chart/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var known, values map[string]any
-	if err := yaml.Unmarshal(text, &known); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, yaml.Unmarshal(text, &known))
 	for _, file := range []string{"../../test/e2e/testdata/nodelocaldns.yaml", "testdata/migrate/chart.yaml", "testdata/migrate/kubespray.yaml"} {
 		got, _ := migrated(t, "--helm-values", "-f", file)
 		values = nil
-		if err := yaml.Unmarshal([]byte(got), &values); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, yaml.Unmarshal([]byte(got), &values))
 		config := values["config"].(map[string]any)
 		for key := range values {
 			if _, ok := known[key]; !ok {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestMigrate holds both steps against what is written down: of NodeLocal DNSCache as the
@@ -64,9 +65,7 @@ func migratedText(t *testing.T, text string, args ...string) (manifest, notes st
 func written(t *testing.T, file, got string) {
 	t.Helper()
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
 		t.Errorf("%s (-written down +got):\n%s", file, d)
 	}

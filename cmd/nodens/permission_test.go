@@ -21,6 +21,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/race"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/scenario"
 )
 
@@ -67,9 +68,7 @@ var chance = []string{"dot-cold-burst", "frozen", "hedge", "max-rate", "outage",
 func simultaneous(t *testing.T, file string) bool {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return regexp.MustCompile(`(?m)^QUERY .* (times|as|again)\b`).Match(text)
 }
 
@@ -84,9 +83,7 @@ type observations struct {
 func (o *observations) forgetServers(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if strings.Count(string(text), "\nUPSTREAM ") < 2 {
 		return
 	}
@@ -165,9 +162,7 @@ func inWords(m *dns.Msg) string {
 func playObserved(t *testing.T, file string, startWaiting bool) observations {
 	t.Helper()
 	sc, err := scenario.Load(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	o := new(observer)
 	sc.Observe = o.observe
 	taps := startTapCollector(t, o)

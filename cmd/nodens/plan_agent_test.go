@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // planAgent answers /plan with reply, at the socket in the directory that it returns.
@@ -49,9 +50,7 @@ second
 	}
 	var got report.Plan
 	_, out, _ = outcome(t, "plan", "--admin-socket", dir+"/admin.sock", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &got); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, json.Unmarshal([]byte(out), &got))
 	if diff := cmp.Diff(reply, got); diff != "" {
 		t.Error(diff)
 	}

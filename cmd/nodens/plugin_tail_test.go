@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 
@@ -183,9 +182,7 @@ func TestPluginTailPod(t *testing.T) {
 		"--namespace kube-system get pods --selector k8s-app=node-local-dns --no-headers -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase",
 		"--namespace kube-system exec b --stdin -- nodens tail -o json --for=1h0m0s --pod=shop/web-1 --stdin-timeout 30s",
 	}
-	if d := cmp.Diff(want, k.Asked()); d != "" {
-		t.Errorf("kubectl gets (-want +got)\n%s", d)
-	}
+	check.Equal(t, want, k.Asked(), "kubectl gets")
 }
 
 // TestPluginTailRetries: a node whose command fails is named, and shown again when it answers. The new pod of an

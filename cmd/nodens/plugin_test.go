@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/fakekubectl"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // fakeKubectl is a fake kubectl with agents.
@@ -113,9 +114,7 @@ and 4 more
 			reply.Clients[i].Workload, reply.Clients[i].WorkloadKind = "", ""
 		}
 		text, err := json.Marshal(reply)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		k.Write(pod+".json", string(text))
 	}
 	code, out, stderr = pluginOutcome(t, "top --by namespace --timeout 1m")
@@ -245,9 +244,7 @@ func TestPluginExplain(t *testing.T) {
 		"--namespace kube-system get pods --selector k8s-app=node-local-dns --no-headers -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase",
 		"--namespace kube-system exec b -- nodens explain --from shop/web-1 --ndots 2 --tcp=true --dnssec=false --ask=false -o json -- www.example.com AAAA",
 	}
-	if d := cmp.Diff(want, k.Asked()); d != "" {
-		t.Errorf("kubectl gets (-want +got)\n%s", d)
-	}
+	check.Equal(t, want, k.Asked(), "kubectl gets")
 	for line, want := range map[string]string{
 		"explain a":                 "no pod is given; give --from NAMESPACE/NAME, or --node",
 		"explain a --from web-1":    "no pod is given; give --from NAMESPACE/NAME, or --node",

@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/handover"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 
@@ -114,9 +115,7 @@ func startProcess(t *testing.T, as string, env []string, args ...string) *proces
 	}
 	p.cmd.Env = append(append(os.Environ(), asProcess+"="+as), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.Log, p.Log
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait()
 		p.code = p.cmd.ProcessState.ExitCode()

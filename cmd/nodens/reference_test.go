@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // write is the folder where TestReference writes the pages and man pages of the commands.
@@ -25,9 +25,7 @@ func TestReference(t *testing.T) {
 	root, plugin := newRootCommand(), newPluginCommand()
 	root.InitDefaultHelpCmd()
 	page, err := os.ReadFile("../../docs/reference/commands.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var want, got []string
 	for _, c := range slices.Concat(allCommands(root), allCommands(plugin)) {
 		want = append(want, c.CommandPath())
@@ -36,17 +34,13 @@ func TestReference(t *testing.T) {
 			if *write == "" {
 				continue
 			}
-			if err := os.WriteFile(filepath.Join(*write, file), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, os.WriteFile(filepath.Join(*write, file), []byte(text), 0o644))
 		}
 	}
 	for _, m := range regexp.MustCompile("(?m)^\\| `((?:kubectl )?nodens[a-z ]*)` \\|").FindAllSubmatch(page, -1) {
 		got = append(got, string(m[1]))
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("commands of docs/reference/commands.md (-want +got):\n%s", d)
-	}
+	check.Equal(t, want, got, "commands of docs/reference/commands.md")
 }
 
 // allCommands returns cmd and all commands below it that are not hidden.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestStartFailures: what keeps the agent from starting says what to do, and
@@ -20,9 +21,7 @@ import (
 func TestStartFailures(t *testing.T) {
 	p := peer.Ports(t, 2)
 	taken, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer taken.Close()
 	conf := filepath.Join(t.TempDir(), "Corefile")
 	for _, c := range []struct{ name, corefile, want string }{

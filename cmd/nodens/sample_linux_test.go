@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestSample: the sample listens on --dns.port, prints what to try when it serves, and answers it.
@@ -44,17 +45,13 @@ func TestSampleStatus(t *testing.T) {
 	sample.AwaitLog("nodens answers on")
 	agenttest.Ask(t, p[0], "web.shop.svc.cluster.local.")
 	page, err := readPage("docs/how-to/see-what-an-agent-does.md", "status --handover-dir ./handover\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	code, out, stderr := outcome(t, "status", "-handover-dir", dir)
 	out, _, _ = strings.Cut(out, "\nLast warnings") // the machine's resolv.conf may cause some
 	if code != 0 {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
-	if diff := cmp.Diff(withoutNumbers(page), withoutNumbers(out)); diff != "" {
-		t.Errorf("the page differs (-want +got):\n%s", diff)
-	}
+	check.Equal(t, withoutNumbers(page), withoutNumbers(out), "the page differs")
 	sample.end()
 }
 
@@ -97,12 +94,8 @@ func TestSampleNode(t *testing.T) {
 		t.Fatalf("%s answers, not the agent", got)
 	}
 	killedAgent, err := strconv.Atoi(found[3])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(killedAgent, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
+	check.NoError(t, syscall.Kill(killedAgent, syscall.SIGKILL))
 	// dig is a process of the node: the kernel refuses its queries between closing the agent's sockets and removing its table.
 	sample.Await("an answer after the kill", func() bool { got, err := try(sampleNames[0]); return err == nil && got == "10.96.7.1" })
 	byClusterDNS := 0
@@ -155,9 +148,7 @@ func withoutNumbers(text string) string {
 func TestSamplePortInUse(t *testing.T) {
 	p := peer.Ports(t, 2)
 	ln, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer ln.Close()
 	code, stdout, stderr := outcome(t, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
 	if code != exitError || !strings.Contains(stderr, "--dns.port PORT and --prometheus-listen-address") {
@@ -197,9 +188,7 @@ func TestSampleDocumented(t *testing.T) {
 func readDocument(t *testing.T, document string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return string(text)
 }
 

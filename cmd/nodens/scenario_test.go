@@ -23,6 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/scenario"
 	"github.com/nodens-dns/nodens/test/scrape"
 	"github.com/nodens-dns/nodens/test/testlog"
@@ -80,9 +81,7 @@ const leakPause = 20 * time.Millisecond
 func openFiles(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return len(list)
 }
 
@@ -90,9 +89,7 @@ func openFiles(t *testing.T) int {
 func play(t *testing.T, file string) {
 	t.Helper()
 	sc, err := scenario.Load(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if i := slices.IndexFunc(sc.Needs, func(f string) bool { return slices.Contains(absent, f) }); i >= 0 {
 		t.Skipf("needs %s", sc.Needs[i])
 	}

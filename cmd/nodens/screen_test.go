@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 
@@ -88,16 +89,10 @@ func openTerminal(t *testing.T, width, height uint16) (master, terminal *os.File
 	}
 	t.Cleanup(func() { _ = master.Close() })
 	fd := int(master.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
+	check.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}))
 	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skip("there are no pseudo-terminals:", err)
@@ -115,9 +110,7 @@ func TestTopTerminal(t *testing.T) {
 		cmd := exec.Command(os.Args[0], append([]string{"top", "--admin-socket", socket, "--interval", "1s"}, args...)...)
 		cmd.Env = append(os.Environ(), asProcess+"=agent", "TERM=xterm")
 		cmd.Stdout, cmd.Stderr = terminal, terminal
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, cmd.Start())
 		out := new(testlog.Buffer)
 		go func() { _, _ = io.Copy(out, master) }()
 		return cmd, out
@@ -132,9 +125,7 @@ func TestTopTerminal(t *testing.T) {
 	}
 	cmd, out := run()
 	await(out, "the second frame", func(text string) bool { return strings.Count(text, homeCursor) == 2 })
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}

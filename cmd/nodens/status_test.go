@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // adminOf starts an agent with the admin socket in its hand-over directory, whose path it returns.
@@ -142,9 +143,7 @@ func TestPrintStatus(t *testing.T) {
 		s.Faults = append(s.Faults, report.Fault{Time: now, Level: "warn", Message: fmt.Sprint("fault ", i), Fields: "k=v"})
 	}
 	var b strings.Builder
-	if err := printStatus(&b, s, now, false); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, printStatus(&b, s, now, false))
 	want := `agent          not ready, version 0.1.0, instance 0a
 node           node-1
 serving        agent for 1h30m, kernel for 1h29m, cluster DNS for 30s; started 2d2h ago
@@ -182,9 +181,7 @@ Last warnings and errors:
 	}
 	s.View.Gaps = report.Gaps{}
 	b.Reset()
-	if err := printStatus(&b, s, now, true); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, printStatus(&b, s, now, true))
 	for _, want := range []string{"limited        shop/web-2: 5 in the last 50 s (budget 5)\nlimited        and 8 more clients\n", "gaps           none\n", "limit          waiting queries: 40 of 4096 (1%)\n"} {
 		if !strings.Contains(b.String(), want) || strings.Count(b.String(), "fault ") != 7 {
 			t.Errorf("wide: no %q in\n%s", want, b.String())

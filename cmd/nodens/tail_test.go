@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 
@@ -204,9 +205,7 @@ func TestTailPipe(t *testing.T) {
 		}
 	})
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer w.Close()
 	var errors testlog.Buffer
 	code := make(chan int, 1)

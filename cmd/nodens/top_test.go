@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // topReply is what an agent answers.
@@ -54,9 +55,7 @@ func topAgentFunc(t *testing.T, serve http.HandlerFunc) string {
 func serveAdmin(t *testing.T, path string, serve http.HandlerFunc) (stop func()) {
 	t.Helper()
 	ln, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	s := &http.Server{Handler: serve}
 	go func() { _ = s.Serve(ln) }()
 	stop = func() { _ = s.Close() }

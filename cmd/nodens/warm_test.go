@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestWarmStart: an agent that finds nobody to take over from starts with what was saved
@@ -22,9 +23,7 @@ func TestWarmStart(t *testing.T) {
 	first.end()
 	s.upstream.Stop()
 	saved, err := os.ReadFile(filepath.Join(s.dir, "cache"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	second := s.start()
 	s.ask()
 	s.wantMetric("nodens_cache_restored_entries", "1")

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/scrape"
@@ -34,9 +35,7 @@ type direction struct {
 func directions(t *testing.T) []direction {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "base"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	earlier, now := peer.Earlier(t, strings.TrimSpace(string(text))), peer.Build(t, "nodens")
 	return []direction{{"upgrade", earlier, now}, {"rollback", now, earlier}}
 }
@@ -62,14 +61,10 @@ func newSite(t *testing.T, directives ...string) *site {
 	t.Helper()
 	p := peer.Ports(t, 2)
 	s := &site{dns: p[0], web: p[1], dir: filepath.Join(t.TempDir(), "state"), corefile: filepath.Join(t.TempDir(), "Corefile")}
-	if err := os.Mkdir(s.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Mkdir(s.dir, 0o700))
 	text := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n ready 127.0.0.1:%d\n prometheus 127.0.0.1:%[2]d\n %s\n}\n",
 		s.dns, s.web, strings.ReplaceAll(strings.Join(directives, "\n "), "DIR", s.dir))
-	if err := os.WriteFile(s.corefile, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(s.corefile, []byte(text), 0o600))
 	return s
 }
 
@@ -99,9 +94,7 @@ func awaitLog(t *testing.T, p *peer.Process, text string) {
 // end ends p, which saves what it has.
 func end(t *testing.T, p *peer.Process) {
 	t.Helper()
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, p.Signal(syscall.SIGTERM))
 	if err := p.Err(); err != nil {
 		t.Fatalf("the agent ended with %v and wrote:\n%s", err, p.Tail())
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/rig/load"
 )
@@ -45,9 +46,7 @@ func TestHandOver(t *testing.T) {
 			Names: 500, FreshEvery: 20, Zone: "load.test.", Duration: 5 * time.Minute, Timeout: patience,
 			Rate: 1000, Sockets: 64, QueriesPerSocket: 64, Streams: streams, StreamRate: 50, OneShots: 50,
 		}, os.Args[0], "load")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		stopped := false
 		t.Cleanup(func() {
 			if !stopped {
@@ -63,9 +62,7 @@ func TestHandOver(t *testing.T) {
 		s.served(t, later)
 		stopped = true
 		r, err := client.Stop()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		t.Log(r)
 		if all := r.All(); all.Local != all.Asked || r.Dropped > 0 || r.Stream.Asked == 0 || r.OneShot.Asked == 0 {
 			t.Errorf("%+v, and %d dropped by the client; want all of them answered", all, r.Dropped)

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // clusterTransferText transfers the zone of the cluster, and the zone of names outside of it.
@@ -46,9 +46,7 @@ func (s *site) transfer(t *testing.T) {
 	if len(want) < 100 {
 		t.Errorf("CoreDNS sends %d records only", len(want))
 	}
-	if d := cmp.Diff(withoutListed(t, want, coreDNSOnly), got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	check.Equal(t, withoutListed(t, want, coreDNSOnly), got, "it differs")
 	const refused = "a reverse zone is not transferred: CoreDNS sends the names of Services, under in-addr.arpa"
 	if got := transferFrom(t, agent, "tcp", new(dns.Msg).SetAxfr("in-addr.arpa.")); !slices.Equal(got, []string{"REFUSED"}) {
 		t.Errorf("%s; got %q", refused, got)

@@ -5,6 +5,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
+
 	"github.com/miekg/dns"
 )
 
@@ -18,18 +20,14 @@ func reply(t *testing.T, change func(*dns.Msg), rrs ...string) []byte {
 	m := new(dns.Msg).SetReply(q)
 	for _, text := range rrs {
 		rr, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		m.Answer = append(m.Answer, rr)
 	}
 	if change != nil {
 		change(m)
 	}
 	wire, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return wire
 }
 

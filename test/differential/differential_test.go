@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -35,9 +36,7 @@ func TestDifferential(t *testing.T) {
 	}
 	s := newSite(t)
 	s.fixedWorld = fixedWorld()
-	if err := s.write(t.Context(), s.fixedWorld); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.write(t.Context(), s.fixedWorld))
 	s.deleteSome(t)
 	s.fixedNames = append(s.fixedWorld.owners(), oddNames()...)
 	n := seed(t)
@@ -54,9 +53,7 @@ func TestDifferential(t *testing.T) {
 // the first Corefile gets all queries, and the others share them among each other.
 func (s *site) fixed(t *testing.T, n uint64) {
 	g := newGenerator(n)
-	if err := s.write(t.Context(), &g.world); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.write(t.Context(), &g.world))
 	t.Cleanup(func() { s.clean(t, &g.world) })
 	s.clusterDNS = s.serve(t, "coredns", corefiles[0].text, apiserver.Admin)
 	facts := collectFacts(s.fixedWorld, &g.world)
@@ -136,12 +133,8 @@ func (s *site) deleteSome(t *testing.T) {
 	gone.namespace("deleted")
 	gone.service("plain", "deleted", []string{"10.96.3.1"}, port("http", 80, corev1.ProtocolTCP))
 	gone.service("deleted", "service", []string{"10.96.3.2"}, port("http", 80, corev1.ProtocolTCP))
-	if err := s.write(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.deleteAll(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.write(t.Context(), gone))
+	check.NoError(t, s.deleteAll(t.Context(), gone))
 }
 
 // clean deletes the world when the test is over, or fails.

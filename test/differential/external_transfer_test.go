@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // Records of the zone of names outside of the cluster that only one of the programs sends, with the reasons.
@@ -31,9 +32,7 @@ func compareExternalTransfer(t *testing.T, coredns, agent netip.AddrPort) {
 		t.Errorf("CoreDNS sends %d records only", len(want))
 	}
 	want, got = withoutListed(t, want, externalCoreDNSOnly), withoutListed(t, got, externalAgentOnly)
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	check.Equal(t, want, got, "it differs")
 }
 
 // withoutListed returns records without those that only one program sends. It reports those that are missing.

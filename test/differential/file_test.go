@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -117,9 +118,7 @@ func TestZoneFiles(t *testing.T) {
 		t.Skip("building CoreDNS takes minutes: skipped under -short")
 	}
 	path := filepath.Join(t.TempDir(), "db.zone.test")
-	if err := os.WriteFile(path, []byte(zoneText), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(path, []byte(zoneText), 0o600))
 	s := newPlainSite(t)
 	primary := startPrimary(t)
 	all, some := zoneQueries(), slices.DeleteFunc(zoneQueries(), func(q query) bool {
@@ -160,9 +159,7 @@ func startPrimary(t *testing.T) string {
 	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
 		records = append(records, rr)
 	}
-	if err := parser.Err(); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, parser.Err())
 	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
 		m := new(dns.Msg).SetReply(q)
 		m.Authoritative, m.Compress = true, true

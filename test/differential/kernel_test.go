@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
@@ -60,23 +61,17 @@ const (
 func (s *site) startFixture(t *testing.T, text string) *nodeFixture {
 	t.Helper()
 	l := testbed.ForTest(t, s.binaries["nodens"])
-	if err := l.Relay(l.Node, s.api.Addr()); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, l.Relay(l.Node, s.api.Addr()))
 	s.startUpstreamIn(t, l.Node)
 	conf, err := l.File("Corefile", strings.NewReplacer(
 		"bind 127.0.0.1", "bind "+testbed.NodeIP4,
 		"PORT", fmt.Sprint(agentPort), "HEALTH", "8080", "READY", fmt.Sprint(agentReadyPort), "METRICS", "9253",
 		"KUBECONFIG", s.api.Kubeconfig(apiserver.Agent), "UPSTREAM", s.upstream.String(),
 	).Replace(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	args := append(append([]string{l.Nodens}, peer.ServerArgs("nodens", conf)...), testbed.KernelPathFlag)
 	p, err := l.Spawn(l.Node, []string{"NODE_NAME=" + node, rareGC}, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	p.Must(t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
 	return &nodeFixture{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), agentPort)}
 }
@@ -85,17 +80,13 @@ func (s *site) startFixture(t *testing.T, text string) *nodeFixture {
 func (s *site) startUpstreamIn(t *testing.T, ns string) {
 	t.Helper()
 	u, err := newUpstream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var at *fakedns.Server
 	err = testbed.InNamespace(ns, func() (err error) {
 		at, err = fakedns.Open(fakedns.Answers(u.reply), fakedns.Options{Addr: s.upstream})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(at.Close)
 }
 
@@ -104,9 +95,7 @@ func (s *site) startUpstreamIn(t *testing.T, ns string) {
 func (h *nodeFixture) checkKernelShare(t *testing.T, asked int) {
 	t.Helper()
 	m, err := h.Metrics()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	inKernel := int(m[`nodens_kernel_path_queries_total{result="answered"}`])
 	t.Logf("the kernel has answered %d of %d queries", inKernel, asked)
 	if inKernel < asked/minKernelShare {

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // balanceBlock is a server block: its port, its `loadbalance`, and the directory of the weights.
@@ -70,9 +71,7 @@ func TestLoadbalance(t *testing.T) {
 		t.Skip("building CoreDNS takes minutes: skipped under -short")
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "weights"), []byte(weightText), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(filepath.Join(dir, "weights"), []byte(weightText), 0o644))
 	ports := peer.Ports(t, 2*len(balances))
 	var texts [2]strings.Builder
 	for i, b := range balances {
@@ -109,15 +108,11 @@ func countOrders(t *testing.T, addr netip.AddrPort, name string, qtype uint16) o
 	t.Helper()
 	o := orders{first: map[string]int{}}
 	conn, err := dns.Dial("udp", addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	for range balanceReplies {
 		m, _, err := (&dns.Client{Timeout: longWait}).ExchangeWithConn(new(dns.Msg).SetQuestion(name, qtype), conn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		o.add(m)
 	}
 	return o

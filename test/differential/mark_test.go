@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // marks says what can be seen through a Corefile of the objects that are
@@ -45,9 +46,7 @@ func (s *site) awaitMarks(t *testing.T, watchers []watcher) {
 	}
 	slices.Sort(namespaces)
 	w := newMarks(int(s.marks.Add(1)), slices.Compact(namespaces))
-	if err := s.write(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.write(t.Context(), w))
 	for _, m := range watchers {
 		names, server := m.names(w), m.server
 		// What a cache holds about the name from before would be NXDOMAIN,
@@ -61,13 +60,9 @@ func (s *site) awaitMarks(t *testing.T, watchers []watcher) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 	}
-	if err := s.deleteAll(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.deleteAll(t.Context(), w))
 }
 
 // newMarks makes the nth marks. All of them have the label that selectors ask

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -186,9 +187,7 @@ type caseServers struct {
 // changes.
 func (s *site) randomWorld(t *testing.T, cases []randomCase, n uint64) {
 	g := newGenerator(n)
-	if err := s.write(t.Context(), &g.world); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.write(t.Context(), &g.world))
 	t.Cleanup(func() { s.clean(t, &g.world) }) // the servers have ended by then
 	all := s.startCases(t, cases)
 	for i, c := range all {
@@ -200,9 +199,7 @@ func (s *site) randomWorld(t *testing.T, cases []randomCase, n uint64) {
 				c.asker.keepNames()
 			}
 			change := g.nextChange()
-			if err := s.apply(t.Context(), change); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, s.apply(t.Context(), change))
 			for _, c := range all {
 				c.asker.noteChange(change)
 			}

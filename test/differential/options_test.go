@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -151,13 +152,9 @@ func optionsOf(opt *dns.OPT) (list []string) {
 func askOptions(t *testing.T, addr netip.AddrPort, q query) (texts, options []string) {
 	t.Helper()
 	packet, err := q.pack(dns.Id())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var request dns.Msg
-	if err := request.Unpack(packet); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, request.Unpack(packet))
 	c := dns.Client{Timeout: longWait}
 	if q.tcp {
 		c.Net = "tcp"

@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/grpcpeer"
 )
 
@@ -31,16 +32,12 @@ var notCompared = map[string]string{
 // TestEachDirective: each directive is in a Corefile of this suite, but for those with a reason.
 func TestEachDirective(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	known := config.Directives()
 	used := map[string]bool{}
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		for _, text := range texts(file) {
 			for _, directive := range directivesIn(text, known) {
 				used[directive] = true
@@ -211,9 +208,7 @@ func TestOtherDirectives(t *testing.T) {
 	s := newPlainSite(t)
 	s.table = append(knownMessages(), knownSizes())
 	upstream, err := newUpstream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	over := grpcpeer.Serve(t, nil, func(_ context.Context, packet []byte) ([]byte, error) {
 		m := new(dns.Msg)
 		if err := m.Unpack(packet); err != nil {
@@ -241,9 +236,7 @@ func TestOtherDirectives(t *testing.T) {
 				var views []view
 				for _, addr := range []netip.AddrPort{r.coredns, a.addr} {
 					v, _, err := ask(addr, q, r.nextID())
-					if err != nil {
-						t.Fatal(err)
-					}
+					check.NoError(t, err)
 					views = append(views, withoutPorts(v))
 				}
 				r.compareViews(a, q.String(), q, views[0], views[1])

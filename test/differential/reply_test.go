@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -129,9 +130,7 @@ func TestReplies(t *testing.T) {
 	r.agents = []agent{s.serveAgent(t, agent{name: agentProgram()}, text, apiserver.Admin)}
 	r.startExplaining(nil)
 	for _, o := range oddReplies {
-		if err := r.compareQuery(query{name: o.name + oddZone, qtype: dns.TypeA}); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, r.compareQuery(query{name: o.name + oddZone, qtype: dns.TypeA}))
 		if kept := theirs.CountName(o.name+oddZone) == 1; kept != o.kept {
 			t.Errorf("%s: CoreDNS keeps it: %v, want %v", o.name, kept, o.kept)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // The rules part needs no cluster: it compares what rewrite makes of
@@ -80,9 +81,7 @@ const ruleBlock = `.:%d {
 func askRules(t *testing.T, addr netip.AddrPort, q query) view {
 	t.Helper()
 	v, _, err := ask(addr, q, dns.Id())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	// Nobody has validated names that rules have made, which CoreDNS's flag says.
 	v.Flags = withoutFlags(v.Flags, "ad")
 	return v.lowerCase(q.name, true)

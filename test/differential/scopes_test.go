@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -58,9 +59,7 @@ func (s *site) scopes(t *testing.T, n uint64) {
 	g := newGenerator(n)
 	g.addForeignSlices(newDice(n, 1<<32))
 	t.Cleanup(func() { s.clean(t, &g.world) }) // the servers have ended by then
-	if err := s.write(t.Context(), &g.world); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.write(t.Context(), &g.world))
 	text := corefiles[0].text
 	r := s.run(t, false)
 	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
@@ -97,14 +96,10 @@ func (s *site) saveObjects(t *testing.T) string {
 	t.Helper()
 	var text strings.Builder
 	save := func(kind, version string, list runtime.Object, err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		list.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(version, kind))
 		b, err := json.Marshal(list)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		fmt.Fprintf(&text, "---\n%s\n", b)
 	}
 	ctx, all := t.Context(), metav1.ListOptions{}
@@ -115,8 +110,6 @@ func (s *site) saveObjects(t *testing.T) string {
 	slices, err := s.client.DiscoveryV1().EndpointSlices("").List(ctx, all)
 	save("EndpointSliceList", "discovery.k8s.io/v1", slices, err)
 	path := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(path, []byte(text.String()), 0o644))
 	return path
 }

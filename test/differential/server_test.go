@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // loopback is where everything listens.
@@ -155,13 +156,9 @@ func newSite(t *testing.T) *site {
 	s.table = knownDifferences()
 	s.api = apiserver.Start(t)
 	client, err := s.api.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	s.objectWriter = objectWriter{client}
-	if err := s.createCRD(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, s.createCRD(t.Context()))
 	return s
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestTransfer compares what clients get who ask for zones: the records of a stream in any order, one reply, or an error.
@@ -22,9 +23,7 @@ func TestTransfer(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "db.zone.test")
 	text, _, _ := strings.Cut(zoneText, "$ORIGIN") // the same file is read for several zones
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	s := newPlainSite(t)
 	file := "file " + path + " zone.test closed.test sub.open.test\n"
 	b := ruleSet{text: file + "transfer zone.test open.test {\nto *\n}\ntransfer sub.open.test {\nto 127.0.0.1:5300\n}\ntransfer closed.test www.zone.test {\nto 192.0.2.1\nto 2001:db8::1\n}"}
@@ -70,9 +69,7 @@ func TestTransfer(t *testing.T) {
 				}
 				want = tt.want
 			}
-			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			check.Equal(t, want, got, "it differs")
 		})
 	}
 }
@@ -82,14 +79,10 @@ func TestTransfer(t *testing.T) {
 func transferFrom(t *testing.T, server netip.AddrPort, network string, q *dns.Msg) []string {
 	t.Helper()
 	conn, err := dns.DialTimeout(network, server.String(), longWait)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(longWait))
-	if err := conn.WriteMsg(q); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, conn.WriteMsg(q))
 	var list []string
 	for ends := 0; ; {
 		m, err := conn.ReadMsg()

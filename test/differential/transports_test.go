@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -207,9 +208,7 @@ func (ts *transportSite) compareHandshakes(t *testing.T, r *run, transport strin
 func asking(t *testing.T, q query) func(context.Context, transportClient) view {
 	t.Helper()
 	packet, err := q.pack(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return func(ctx context.Context, c transportClient) view { return c.ask(ctx, packet) }
 }
 

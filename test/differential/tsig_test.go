@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // Secrets of keys.
@@ -51,9 +51,7 @@ func tsigCorefile(t *testing.T) string {
 		"large": zone + "$GENERATE 1-2000 h$ 300 TXT \"" + strings.Repeat("x", 100) + "\"\n",
 		"keys":  "key \"file.test.\" {\n\talgorithm hmac-sha256;\n\tsecret \"" + tsigSecret + "\";\n};\nkey second.test {\n\tsecret \"" + otherSecret + "\";\n};\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	text := ruleSet{}.corefile()
 	for _, b := range []struct{ zone, file, options string }{
@@ -172,9 +170,7 @@ func (e signedExchange) compare(t *testing.T, want, got string) {
 		}
 		want = known
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	check.Equal(t, want, got, "it differs")
 }
 
 // packet returns the query, and its MAC.
@@ -189,22 +185,16 @@ func (e signedExchange) packet(t *testing.T) (packet []byte, mac string) {
 	}
 	if e.key == "" {
 		packet, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		return packet, ""
 	}
 	m.SetTsig(e.key, e.algorithm, 300, time.Now().Add(-e.age).Unix())
 	packet, mac, err := dns.TsigGenerate(m, e.usedSecret(), "", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if e.change == nil {
 		return packet, mac
 	}
-	if err := m.Unpack(packet); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, m.Unpack(packet))
 	e.change(m)
 	if sig := m.IsTsig(); sig != nil {
 		mac = sig.MAC
@@ -226,9 +216,7 @@ func (e signedExchange) usedSecret() string {
 func (e signedExchange) exchange(t *testing.T, network string, server netip.AddrPort) string {
 	t.Helper()
 	conn, err := dns.DialTimeout(network, server.String(), longWait)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	conn.UDPSize = dns.MaxMsgSize
 	_ = conn.SetDeadline(time.Now().Add(longWait))
@@ -250,9 +238,7 @@ func (e signedExchange) exchange(t *testing.T, network string, server netip.Addr
 		m.Extra = m.Extra[:len(m.Extra)-1]
 	}
 	plain, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return parseView(plain, m.Id).String() + sig
 }
 
@@ -303,9 +289,7 @@ func (e signedExchange) transfer(t *testing.T, server netip.AddrPort) string {
 		client.TsigSecret = map[string]string{e.key: e.usedSecret()}
 	}
 	messages, err := client.In(m, server.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	records := 0
 	for part := range messages {
 		records += len(part.RR)

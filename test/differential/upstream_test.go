@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -73,9 +74,7 @@ type upstream struct {
 func startUpstream(t *testing.T) netip.AddrPort {
 	t.Helper()
 	u, err := newUpstream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return fakedns.Start(t, fakedns.Answers(u.reply)).Addr()
 }
 

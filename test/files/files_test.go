@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // write writes the shape to a new directory.
@@ -27,12 +28,8 @@ func (s *shape) write(t *testing.T) (conf string, port uint16) {
 	}
 	for name, text := range texts {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		check.NoError(t, os.WriteFile(path, []byte(fill.Replace(text)), 0o600))
 	}
 	return conf, p[0]
 }
@@ -70,9 +67,7 @@ func starts(t *testing.T, c peer.Command, port uint16) (serves bool, log string)
 	t.Helper()
 	c.Dir = t.TempDir()
 	p, err := peer.Spawn(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer p.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
@@ -60,9 +61,7 @@ func TestBackEndChange(t *testing.T) {
 func testChange(t *testing.T, b *Bed, from, to string) {
 	ctx := t.Context()
 	old, err := b.startAgent()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var now *peer.Process
 	load := job(time.Second)
 	load.Rate, load.OneShots = soak.Choose(200, 500), 20 // the pod and the node ask
@@ -76,16 +75,12 @@ func testChange(t *testing.T, b *Bed, from, to string) {
 		return gone(old)
 	})
 	t.Logf("hand-over: %d of %d lost, %d SERVFAIL, %d by the cluster DNS", counts.Lost, counts.Asked, counts.Servfail, counts.Cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if counts.Failed() > 0 {
 		t.Errorf("%d of %d queries failed", counts.Failed(), counts.Asked)
 	}
 	own, err := b.host.sh(ctx, ownRulesScript)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	kinds := 0
 	for _, n := range strings.Fields(own) {
 		if n != "0" {
@@ -95,9 +90,7 @@ func testChange(t *testing.T, b *Bed, from, to string) {
 	if kinds != 1 {
 		t.Errorf("rules of %d back ends; own tables of nftables, chains of iptables-nft and of legacy iptables: %s", kinds, own)
 	}
-	if err := moveClusterDNS(ctx, b, now); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, moveClusterDNS(ctx, b, now))
 	now.Kill()
 	counts, err = b.ask(burst)
 	t.Logf("kill: %d of %d lost, %d by the cluster DNS", counts.Failed(), counts.Asked, counts.Cluster)
@@ -170,20 +163,14 @@ func TestRuleWhileAgentRuns(t *testing.T) {
 		j := job(5*time.Second, testbed.ClusterDNS4)
 		j.OneShots, j.Rate = 0, 200
 		c, err := b.StartLoad(j, b.Client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		report, err := c.Wait()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		return report
 	}
 	count := func() int {
 		rules, err := b.host.sh(t.Context(), "nft -a list ruleset")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		return strings.Count(rules, "# handle")
 	}
 	before := forwarded()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
@@ -128,9 +129,7 @@ func agentPath(t *testing.T) string {
 func newBed(t *testing.T, agent string, c cell) *Bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fw-") // a path that is short enough for a socket's name
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b, err := New(t.Context(), dir, agent, c.host, c.image, c.Firewall, c.BackEnd)
 	if b != nil {
@@ -139,9 +138,7 @@ func newBed(t *testing.T, agent string, c cell) *Bed {
 	if errors.Is(err, ErrAbsent) {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return b
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
@@ -31,9 +32,7 @@ func TestTimes(t *testing.T) {
 func testTimes(t *testing.T, b *Bed) {
 	begin := time.Now()
 	p, err := b.startAgent()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	start := time.Since(begin)
 	small := checkCost(t, p.PID())
 	if _, err := b.host.sh(t.Context(), manyRules(b.Proxy)); err != nil {
@@ -66,17 +65,11 @@ func (b *Bed) silence(t *testing.T) time.Duration {
 	j := job(4*time.Second, testbed.Local4)
 	j.Rate, j.OneShots = 1000, 0
 	c, err := b.StartLoad(j, b.Client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	time.Sleep(time.Second)
-	if err := b.sh(b.Node, removeAddresses); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, b.sh(b.Node, removeAddresses))
 	r, err := c.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return r.LongestAgentAbsence
 }
 
@@ -93,16 +86,12 @@ func checkCost(t *testing.T, pid int) time.Duration {
 func cpuTime(t *testing.T, pid int) (sum time.Duration) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	for _, f := range fields[11:15] {
 		n, err := strconv.Atoi(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		sum += time.Duration(n) * 10 * time.Millisecond
 	}
 	return sum

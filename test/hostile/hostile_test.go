@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/hostile/broken"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -29,9 +30,7 @@ func TestHostile(t *testing.T) {
 		p.packets, p.idle = 20_000, 0
 	}
 	r, err := p.run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Logf("\n%s", r)
 	if err := r.verdict(); err != nil {
 		t.Error(err)
@@ -75,9 +74,7 @@ func TestMutator(t *testing.T) {
 func packets(t *testing.T) [][]byte {
 	t.Helper()
 	queries, err := corpus()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return queries
 }
 
@@ -126,9 +123,7 @@ func TestShapes(t *testing.T) {
 func TestLayout(t *testing.T) {
 	for _, packet := range packets(t) {
 		m := new(dns.Msg)
-		if err := m.Unpack(packet); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, m.Unpack(packet))
 		l := broken.ParseLayout(packet)
 		if want := dns.CountLabel(m.Question[0].Name) + 1; len(l.Labels) != want || len(l.Records) != len(m.Extra) {
 			t.Errorf("%s: %d labels, want %d; %d records, want %d", m.Question[0].Name, len(l.Labels), want, len(l.Records), len(m.Extra))
@@ -194,9 +189,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			defer conn.Close()
 			go func() {
 				buf := make([]byte, dns.MaxMsgSize)
@@ -212,9 +205,7 @@ func TestFaults(t *testing.T) {
 			}()
 			l := new(accounting)
 			f, err := newFlooder(&agent{addr: conn.LocalAddr().(*net.UDPAddr).AddrPort()}, broken.New(1, 1, packets(t)), l)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			defer f.conn.Close()
 			for range 4 {
 				f.burst(2 * maxFaults) // so that even a server without answers shows at once
@@ -239,17 +230,11 @@ func formErr(packet []byte) []byte {
 // TestSockets: the kernel's count of what a full buffer drops is found.
 func TestSockets(t *testing.T) {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	addr := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	if err := conn.SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, conn.SetReadBuffer(4096))
 	to, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(addr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer to.Close()
 	for range 100 {
 		if _, err := to.Write(make([]byte, 500)); err != nil {

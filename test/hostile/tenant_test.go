@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 	"github.com/nodens-dns/nodens/test/scrape"
 )
@@ -148,9 +149,7 @@ type outcome struct {
 func runTenant(t *testing.T, attack func(*tenant) error) outcome {
 	t.Helper()
 	silent, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer silent.Close()
 	ports, dir := peer.Ports(t, 2), t.TempDir()
 	n := &tenant{
@@ -165,9 +164,7 @@ func runTenant(t *testing.T, attack func(*tenant) error) outcome {
 	p := peer.StartServer(t, text, peer.Command{Name: "nodens", Dir: dir, Env: []string{"NODE_NAME=" + tenantNode}})
 	p.Must(t, "the agent's answers", peer.Answers(netip.MustParseAddrPort(n.addr)))
 	if attack != nil {
-		if err := attack(n); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, attack(n))
 	}
 	defer n.underway.Wait()
 	defer close(n.stop)
@@ -188,17 +185,13 @@ func (o *outcome) measure(t *testing.T, n *tenant, p *peer.Process, dir string) 
 		return err
 	})
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	logs, err := filepath.Glob(filepath.Join(dir, "nodens-*.log"))
 	if err != nil || len(logs) != 1 {
 		t.Fatalf("logs %v: %v", logs, err)
 	}
 	info, err := os.Stat(logs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	o.rss, _ = memory(string(status))
 	o.metrics, o.log = len(text), int(info.Size())
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -78,9 +79,7 @@ func TestAdopt(t *testing.T) {
 				}
 			}
 			set, err := c.client.AppsV1().DaemonSets("kube-system").Get(t.Context(), "node-local-dns", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, err)
 			box := set.Spec.Template.Spec.Containers[0]
 			if !strings.HasSuffix(box.Image, "nodens:v2") || len(box.Ports) > 0 {
 				t.Errorf("the DaemonSet has image %s and ports %v, want nodens:v2 and none", box.Image, box.Ports)
@@ -100,13 +99,9 @@ func startCluster(t *testing.T) *adoption {
 	t.Helper()
 	server := apiserver.Start(t)
 	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	root, err := peer.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	kubeconfig := server.Kubeconfig(apiserver.Admin)
 	c := &adoption{root: root, dir: t.TempDir(), nodens: peer.Build(t, "nodens"), client: client}
 	programs := filepath.Dir(peer.Build(t, "kubectl")) + ":" + filepath.Dir(peer.Build(t, "helm"))
@@ -209,18 +204,14 @@ func (c *adoption) clear(t *testing.T) {
 func (c *adoption) write(t *testing.T, name, text string) string {
 	t.Helper()
 	file := filepath.Join(c.dir, name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
 // oldChart writes a chart of NodeLocal DNSCache with these objects.
 func (c *adoption) oldChart(t *testing.T, objects string) string {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Join(c.dir, "old", "templates"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.MkdirAll(filepath.Join(c.dir, "old", "templates"), 0o700))
 	c.write(t, "old/Chart.yaml", "apiVersion: v2\nname: old\nversion: 1.0.0\n")
 	c.write(t, "old/templates/all.yaml", objects)
 	return filepath.Join(c.dir, "old")
@@ -229,8 +220,6 @@ func (c *adoption) oldChart(t *testing.T, objects string) string {
 func readFile(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return string(text)
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // object is a document of the manifest: what says where it goes, and its JSON.
@@ -38,13 +39,9 @@ type object struct {
 func manifest(t *testing.T) []object {
 	t.Helper()
 	root, err := peer.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "daemonset", "nodens.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var list []object
 	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for {
@@ -52,16 +49,12 @@ func manifest(t *testing.T) []object {
 		if errors.Is(err, io.EOF) {
 			return list
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		var o object
 		if o.text, err = yaml.ToJSON(doc); err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(o.text, &o); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, json.Unmarshal(o.text, &o))
 		list = append(list, o)
 	}
 }
@@ -118,9 +111,7 @@ func (o object) apply(ctx context.Context, c *kubernetes.Clientset) (string, err
 func TestManifest(t *testing.T) {
 	server := apiserver.Start(t)
 	admin, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	ctx := t.Context()
 	objects := manifest(t)
 	versions := map[string]string{}
@@ -143,9 +134,7 @@ func TestManifest(t *testing.T) {
 	}
 
 	upstream, err := admin.CoreV1().Services("kube-system").Get(ctx, "kube-dns-upstream", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if ip := upstream.Spec.ClusterIP; ip == "" || ip == corev1.ClusterIPNone {
 		t.Errorf("Service kube-dns-upstream has the ClusterIP %q; the agent needs one to forward to", ip)
 	}
@@ -156,18 +145,14 @@ func TestManifest(t *testing.T) {
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"},
 	}
 	agent, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	// The server learns of role and binding through watches of its own; once it
 	// knows both, it knows all the rights.
 	err = peer.Await(ctx, "the account's rights", func(ctx context.Context) error {
 		_, err := agent.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Run("granted", func(t *testing.T) { granted(t, agent) })
 	t.Run("refused", func(t *testing.T) { refused(t, agent) })
 }

@@ -14,21 +14,18 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestUpdateStrategies: Kubernetes accepts a rolling update of which exactly one of maxSurge
 // and maxUnavailable is 0, and none is over 100 %. The chart refuses the others by this rule.
 func TestUpdateStrategies(t *testing.T) {
 	client, err := apiserver.Start(t).Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	objects := manifest(t)
 	at := slices.IndexFunc(objects, func(o object) bool { return o.Kind == "DaemonSet" })
 	var set appsv1.DaemonSet
-	if err := yaml.Unmarshal(objects[at].text, &set); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, yaml.Unmarshal(objects[at].text, &set))
 	values := []string{"0", "1", "0%", "10%", "100%", "101%"}
 	zero := []string{"0", "0%"}
 	for _, surge := range values {
@@ -55,8 +52,6 @@ func validate(t *testing.T, client kubernetes.Interface, set *appsv1.DaemonSet) 
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return invalid
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestKernelACL: in a block with acl, the kernel answers the pods that may ask, and never one that may not, although it
@@ -13,9 +15,7 @@ func TestKernelACL(t *testing.T) {
 	t.Parallel()
 	l := newKernelNetwork(t)
 	ns, err := l.AddPod(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	denied := l.client(ns, local4)
 	addr, _, _ := net.SplitHostPort(denied.LocalAddr().String())
 	args := l.agentArgs("-kernel-path=on")

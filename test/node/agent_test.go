@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -42,9 +43,7 @@ func TestEnds(t *testing.T) {
 			if err := p.Err(); err != nil && name != "killed" {
 				t.Errorf("the agent ended with %v", err)
 			}
-			if diff := cmp.Diff(during, state()); diff != "" {
-				t.Errorf("something went with the agent (-before +after):\n%s", diff)
-			}
+			check.Equal(t, during, state(), "something went with the agent")
 			p = l.startAgent()
 			if diff := cmp.Diff(during, state()); diff != "" {
 				t.Errorf("the second agent's rules differ from the first's (-first +second):\n%s", diff)
@@ -63,9 +62,7 @@ func TestEnds(t *testing.T) {
 			if err := p.Err(); err != nil {
 				t.Errorf("the agent ended with %v", err)
 			}
-			if diff := cmp.Diff(before, state()); diff != "" {
-				t.Errorf("the stop leaves something behind (-before +after):\n%s", diff)
-			}
+			check.Equal(t, before, state(), "the stop leaves something behind")
 		})
 	}
 }
@@ -78,12 +75,8 @@ func TestReadiness(t *testing.T) {
 	args := l.agentArgs()
 	conf := args[1]
 	text, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(conf, []byte(strings.Replace(string(text), "lameduck 0s", "lameduck 2s", 1)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
+	check.NoError(t, os.WriteFile(conf, []byte(strings.Replace(string(text), "lameduck 0s", "lameduck 2s", 1)), 0o644))
 	p := l.start(l.node, nil, args...)
 	ready := func() string {
 		out, _ := exec.Command("ip", "netns", "exec", l.node, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://"+local4+":8181/ready").Output()
@@ -95,9 +88,7 @@ func TestReadiness(t *testing.T) {
 		}
 		return nil
 	})
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, p.Signal(syscall.SIGTERM))
 	p.Must(t, "/ready to be 503", func(context.Context) error {
 		if got := ready(); got != "503" {
 			return errors.New(got)
@@ -118,9 +109,7 @@ func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	l := newNetwork(t)
 	noTools := filepath.Join(l.dir, "empty")
-	if err := os.Mkdir(noTools, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Mkdir(noTools, 0o755))
 	args := l.agentArgs()
 	for _, c := range []struct {
 		name string
@@ -144,9 +133,7 @@ func TestStartErrors(t *testing.T) {
 			if text := strings.ReplaceAll(string(out), `\"`, `"`); !strings.Contains(text, c.want) {
 				t.Errorf("the error does not say %q:\n%s", c.want, out)
 			}
-			if diff := cmp.Diff(rules+addrs, l.ruleList()+l.addresses()); diff != "" {
-				t.Errorf("something is left behind (-before +after):\n%s", diff)
-			}
+			check.Equal(t, rules+addrs, l.ruleList()+l.addresses(), "something is left behind")
 		})
 	}
 }
@@ -157,14 +144,10 @@ func TestOfficial(t *testing.T) {
 	t.Parallel()
 	l := newNetwork(t)
 	root, err := peer.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	fixture := filepath.Join(root, "daemonset", "testdata", "iptables")
 	text, err := os.ReadFile(filepath.Join(fixture, "args"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	// Only the mount point of the ConfigMap differs.
 	args := append(strings.Fields(string(text)), "-basecorefile", filepath.Join(fixture, "Corefile.base"))
 	p := l.start(l.node, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + upstreamIP}, args...)

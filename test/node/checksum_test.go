@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -111,9 +112,7 @@ func (l *network) openTap(t *testing.T, addr net.Addr) *tap {
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 	}
 	return &tap{fd, netip.MustParseAddrPort(addr.String()).Port()}
 }
@@ -126,9 +125,7 @@ func (c *tap) read(t *testing.T, id []byte) (frame []byte, unfinished bool) {
 	b, control := make([]byte, 2048), make([]byte, unix.CmsgSpace(auxdataSize))
 	for deadline := time.Now().Add(answerTimeout); time.Now().Before(deadline); {
 		n, m, _, _, err := unix.Recvmsg(c.fd, b, control, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		udp := udpOf(b[:n])
 		if len(udp) < 10 || binary.BigEndian.Uint16(udp[2:]) != c.port || !bytes.Equal(udp[8:10], id) {
 			continue
@@ -181,9 +178,7 @@ func (l *network) rawSocket(t *testing.T, fromAddr, toAddr net.Addr) func([]byte
 			sum = 0xffff
 		}
 		binary.BigEndian.PutUint16(b[6:], sum)
-		if err := unix.Sendto(fd, b, 0, dest); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, unix.Sendto(fd, b, 0, dest))
 	}
 }
 

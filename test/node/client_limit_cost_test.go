@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -32,13 +33,9 @@ func BenchmarkClientLimit(b *testing.B) {
 	} {
 		l := testbed.ForTest(b, "")
 		args, err := l.AgentArgs([]string{local4, local6}, c.flags...)
-		if err != nil {
-			b.Fatal(err)
-		}
+		check.NoError(b, err)
 		p, err := l.StartAgent(args...)
-		if err != nil {
-			b.Fatal(err)
-		}
+		check.NoError(b, err)
 		// A bridge without ports discards all packets.
 		commands := "link add sink type bridge\nlink set sink up\nroute add " + sink + " dev sink\nneigh add " + sink + " lladdr 02:00:00:00:00:01 dev sink nud permanent\n"
 		if _, err := l.InWithInput(l.Pod, commands, "ip", "-batch", "-"); err != nil {
@@ -58,9 +55,7 @@ const perBurst = 50
 // measureFlood sends b.N bursts to the agent, each followed by one to the sink, and reports the node's CPU time.
 func measureFlood(b *testing.B, l *testbed.Network, p *peer.Process) {
 	began, err := machine.CPUClock(p.PID())
-	if err != nil {
-		b.Fatal(err)
-	}
+	check.NoError(b, err)
 	var pod, own time.Duration
 	err = testbed.InNamespace(l.Pod, func() error {
 		flood, err := newRawSender(local4)
@@ -80,13 +75,9 @@ func measureFlood(b *testing.B, l *testbed.Network, p *peer.Process) {
 		}
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	check.NoError(b, err)
 	ended, err := machine.CPUClock(p.PID())
-	if err != nil {
-		b.Fatal(err)
-	}
+	check.NoError(b, err)
 	queries := float64(b.N * perBurst)
 	perQuery := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / queries }
 	b.ReportMetric(perQuery(pod-own+ended-began), "node-ns/query")

@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -101,9 +102,7 @@ func TestKernelClientLimit(t *testing.T) {
 			var others []string
 			for n := range 2 {
 				ns, err := l.AddPod(n + 1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.NoError(t, err)
 				others = append(others, ns)
 			}
 			p := l.startInKernel(limitFlag(action), "-client-limit-except=10.244.102.0/24")

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -152,9 +153,7 @@ func TestKernelBypass(t *testing.T) {
 	var pods []*filteredPod
 	for i, c := range foreignFilters() {
 		ns, err := l.AddPod(i + 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		pod := &filteredPod{foreignFilter: c, p: l.loadProgram(fmt.Sprintf("policy%d", i+1), tcxDrop)}
 		pod.deniedPod = deniedPod{denyPolicy: denyPolicy{name: c.name}, l: l, ns: ns, port: fmt.Sprintf("vpod%d", i+1), client: l.client(ns, c.addr)}
 		pod.attach(l, pod.p, pod.port)
@@ -197,9 +196,7 @@ func TestKernelForged(t *testing.T) {
 	var spaces []string
 	for n := range 2 {
 		ns, err := l.AddPod(n + 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		spaces = append(spaces, ns)
 	}
 	b := &deniedPod{denyPolicy: denyPolicies()[1], l: l, ns: spaces[1], port: "vpod2", client: l.client(spaces[1], local4)}

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
@@ -33,9 +34,7 @@ func TestKernelHangs(t *testing.T) {
 	a.pod.t = t
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
 	a.askUntilKernelAnswers(query)
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, p.Signal(syscall.SIGSTOP))
 	defer p.Signal(syscall.SIGCONT)
 	// A process with several threads takes a moment to stop.
 	p.Must(t, "the agent to hang", func(context.Context) error { return checkStopped(p.PID()) })
@@ -51,9 +50,7 @@ func TestKernelHangs(t *testing.T) {
 	if answers == 0 || last.Sub(hung) > heartbeatTimeout {
 		t.Errorf("%d answers, the last to a query of %v after the stop; some are wanted, of the first %v", answers, last.Sub(hung), heartbeatTimeout)
 	}
-	if err := p.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, p.Signal(syscall.SIGCONT))
 	before := l.kernelAnswers()
 	p.Must(t, "the kernel to answer again", func(context.Context) error {
 		a.pod.try(query, 1, replyWait, nil)

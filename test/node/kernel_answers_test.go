@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -378,9 +379,7 @@ func (a *comparer) checkExplained(t *testing.T, socket string, query []byte, in 
 	from, _, _ := net.SplitHostPort(a.pod.LocalAddr().String())
 	values := url.Values{"packet": {base64.RawURLEncoding.EncodeToString(query)}, "from": {from}, "server": {a.pod.RemoteAddr().String()}}
 	var e report.Explanation
-	if err := report.Ask(t.Context(), socket, http.MethodGet, "/explain", values, &e); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, report.Ask(t.Context(), socket, http.MethodGet, "/explain", values, &e))
 	if c := e.Client.Kernel; c == nil || !c.Answering || c.Interface == "" {
 		t.Errorf("the explained client is %+v", c)
 	}
@@ -392,9 +391,7 @@ func (a *comparer) checkExplained(t *testing.T, socket string, query []byte, in 
 		return
 	}
 	m := new(dns.Msg)
-	if err := m.Unpack(query); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, m.Unpack(query))
 	if k == nil || k.Excluded != "" || !slices.ContainsFunc(k.Copies, func(c report.KernelCopy) bool { return slices.Equal(c.Flags, flagsOf(m)) }) {
 		t.Errorf("explained without a copy for queries with %q: %+v", flagsOf(m), k)
 	}

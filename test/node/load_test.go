@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
@@ -281,9 +282,7 @@ func TestSuccessorDies(t *testing.T) {
 	}
 	// A handover still works.
 	next := l.startAgentWith(args...)
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, p.Signal(syscall.SIGTERM))
 	if err := p.Err(); err != nil {
 		t.Errorf("the first agent ended with %v", err)
 	}

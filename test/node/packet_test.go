@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -136,9 +137,7 @@ func (l *network) inject(t *testing.T, frame []byte) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 }
 
 // checkSegments sends many queries as one packet that the kernel segments (UDP GSO), not before it

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -122,9 +123,7 @@ func TestKernelPolicy(t *testing.T) {
 	var pods []*deniedPod
 	for i, b := range denyPolicies() {
 		ns, err := l.AddPod(i + 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		pod := &deniedPod{denyPolicy: b, l: l, ns: ns, port: fmt.Sprintf("vpod%d", i+1), drop: l.loadProgram(fmt.Sprintf("ban%d", i+1), tcxDrop)}
 		pod.client = l.client(ns, b.addr)
 		pods = append(pods, pod)
@@ -330,17 +329,13 @@ func (l *network) sendForged(t *testing.T, ns string, query []byte) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer unix.Close(fd)
 	known, seen := l.kernelAnswers(), l.kernelQueries()
 	from, to := netip.MustParseAddr(testbed.PodIP4), netip.MustParseAddr(local4)
 	packet := datagram(from, to, 4242, 53, query)
 	for range repeats {
-		if err := unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}))
 	}
 	if err := peer.Await(t.Context(), "the forged queries to be seen", func(context.Context) error {
 		if n := l.kernelQueries() - seen; n < repeats {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
@@ -139,9 +140,7 @@ func TestKernelReload(t *testing.T) {
 	p := l.startInKernel()
 	conf := filepath.Join(l.dir, "Corefile")
 	text, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
 	w := l.startPoller(query)
 	ack := &dns.Conn{Conn: dialAgent(t, l.node, "tcp")}
@@ -150,9 +149,7 @@ func TestKernelReload(t *testing.T) {
 		ttl := 10 + n
 		all += len(w.waitForMore())
 		agenttest.ReplaceFile(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
-		if err := p.Signal(syscall.SIGUSR1); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, p.Signal(syscall.SIGUSR1))
 		var at time.Time
 		p.Must(t, "the agent to answer by the new configuration", func(context.Context) error {
 			m, err := exchangeTCP(ack, query)
@@ -176,9 +173,7 @@ func TestKernelReload(t *testing.T) {
 func dialAgent(t *testing.T, ns, network string) net.Conn {
 	t.Helper()
 	conn, err := testbed.Dial(ns, network, net.JoinHostPort(local4, "53"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -72,9 +71,7 @@ func TestGiveBack(t *testing.T) {
 			if got, err := l.dig(l.pod, "@"+local4, "www."+otherZone); err != nil || got == "" {
 				t.Errorf("the zone afterwards: %q, %v", got, err)
 			}
-			if diff := cmp.Diff(rules, l.ruleList()); diff != "" {
-				t.Errorf("the rules differ (-before +after):\n%s", diff)
-			}
+			check.Equal(t, rules, l.ruleList(), "the rules differ")
 			if strings.Contains(strings.Join(args, " "), testbed.KernelPathFlag) {
 				l.waitForKernelAnswers(old)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -68,9 +69,7 @@ func TestFailOpen(t *testing.T) {
 			if err := p.Err(); err != nil {
 				t.Errorf("the agent ended with %v", err)
 			}
-			if diff := cmp.Diff(before, l.ruleSets()); diff != "" {
-				t.Errorf("rule sets differ after the stop (-before +after):\n%s", diff)
-			}
+			check.Equal(t, before, l.ruleSets(), "rule sets differ after the stop")
 		})
 	}
 }
@@ -101,19 +100,13 @@ if [ -e %[2]s ]; then %[1]s -t raw -A NODENS-PREROUTING -i none0 -j RETURN; fi
 exit 0
 `, program, conflict)
 		for _, link := range []string{name + "-restore", strings.TrimSuffix(name, "-nft") + "-restore"} {
-			if err := os.WriteFile(filepath.Join(folder, link), []byte(script), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, os.WriteFile(filepath.Join(folder, link), []byte(script), 0o700))
 		}
 	}
-	if err := os.WriteFile(conflict, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(conflict, nil, 0o600))
 	next := l.start(l.node, []string{"PATH=" + folder + ":" + os.Getenv("PATH")}, args...)
 	next.Must(t, "the successor to serve", testbed.LogContains(next, "msg=serving"))
-	if err := os.Remove(conflict); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Remove(conflict))
 	if log := next.Tail(); !strings.Contains(log, "another program changes the rules at the same time") {
 		t.Errorf("the successor noticed no conflict; it wrote:\n%s", log)
 	}
@@ -230,9 +223,7 @@ func TestClosedInput(t *testing.T) {
 				t.Errorf("the policy lets a pod in at another port: %q", out)
 			}
 			p.Stop()
-			if diff := cmp.Diff(before, l.ruleSets()); diff != "" {
-				t.Errorf("rule sets differ after the stop (-before +after):\n%s", diff)
-			}
+			check.Equal(t, before, l.ruleSets(), "rule sets differ after the stop")
 		})
 	}
 }

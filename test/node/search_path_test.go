@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -68,9 +69,7 @@ func (n *network) withSearchers(start func() *peer.Process) *searchNetwork {
 	t := n.t
 	l := &searchNetwork{network: n}
 	ns, err := l.AddPod(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	l.p = start()
 	for i, ns := range []string{l.pod, ns} {
 		pod := l.client(ns, local4)
@@ -149,9 +148,7 @@ func (s *searcher) expect(query []byte) {
 	t := s.pod.t
 	t.Helper()
 	want, err := s.askAgent(query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	for range repeats {
 		if got := s.pod.ask(query, false); !sameReply(got, want) {
 			t.Errorf("%s: the reply is\n%s, want\n%s", s.addr, text(got), text(want))

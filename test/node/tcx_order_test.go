@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
@@ -241,9 +242,7 @@ func TestKernelLinks(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	ns, err := l.AddPod(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	query := pack(question("web.shop.svc.cluster.local.", 1))
 	for range soak.Choose(2, 3) {
 		for _, door := range []string{local4, local6} {
@@ -251,9 +250,7 @@ func TestKernelLinks(t *testing.T) {
 			a.check(t, query, true, false)
 		}
 		l.in(l.node, "ip", "link", "delete", "vpod1")
-		if err := l.ConnectPod(1); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, l.ConnectPod(1))
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/miekg/dns"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // testCase is a file of testdata.
@@ -38,9 +40,7 @@ func readCases(t *testing.T) (cases []*testCase) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		c := &testCase{name: strings.TrimSuffix(filepath.Base(file), ".txt")}
 		if err := c.read(string(text)); err != nil {
 			t.Fatalf("%s:%v", file, err)
@@ -56,9 +56,7 @@ const differences = "../../docs/reference/corefile/kubernetes.md"
 // TestReasons: the page on differences from CoreDNS has each of the cases.
 func TestReasons(t *testing.T) {
 	text, err := os.ReadFile(differences)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	page := strings.Join(strings.Fields(string(text)), " ")
 	for _, c := range readCases(t) {
 		for _, q := range c.queries {

@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // testWithoutImports: without the CustomResourceDefinition of ServiceImports, only their own zone waits for them, and the
@@ -41,13 +42,9 @@ func testServers(t *testing.T, api *apiserver.Server, w writer) {
 	first := api.Join(t)
 	b := newBalancer(t, first.Addr())
 	text, err := os.ReadFile(first.Kubeconfig(apiserver.Agent))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(text), api.URL(), "https://"+b.Addr().String())), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(text), api.URL(), "https://"+b.Addr().String())), 0o600))
 	agents := map[string]*testServer{
 		"node":    startServer(t, "nodens", "", kubeconfig, []*testCase{{}}),
 		"cluster": startServer(t, "nodens", "scope cluster\nendpoints all\n", kubeconfig, []*testCase{{}}),
@@ -92,9 +89,7 @@ type balancer struct {
 func newBalancer(t *testing.T, to string) *balancer {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { ln.Close() })
 	b := &balancer{Listener: ln, to: to}
 	go func() {

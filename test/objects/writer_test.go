@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // writer writes the objects of cases.
@@ -23,9 +24,7 @@ type writer struct{ client dynamic.Interface }
 func newWriter(t *testing.T, api *apiserver.Server) writer {
 	t.Helper()
 	client, err := dynamic.NewForConfig(api.Config(apiserver.Admin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return writer{client}
 }
 
@@ -42,9 +41,7 @@ func (w writer) resource(o *unstructured.Unstructured) dynamic.ResourceInterface
 // mustWrite is write, and fails the test on an error.
 func (w writer) mustWrite(t *testing.T, manifest map[string]any) {
 	t.Helper()
-	if err := w.write(t.Context(), manifest); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, w.write(t.Context(), manifest))
 }
 
 // write creates the object, sets its status, and deletes it if it asks for that. It creates the object's namespace, and

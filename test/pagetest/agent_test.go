@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/pagetest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // objects are two pods of the node n1 at loopback addresses, and a Service.
@@ -151,9 +152,7 @@ func TestBrowser(t *testing.T) {
 func updates(t *testing.T, tab *pagetest.Tab) int {
 	t.Helper()
 	n, err := strconv.Atoi(tab.Eval("document.getElementById('live').dataset.updates"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return n
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
 	"github.com/nodens-dns/nodens/test/pagetest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 var pictures = flag.String("pictures", "", "directory to write the pictures of the documents to")
@@ -53,15 +54,11 @@ func TestPictures(t *testing.T) {
 			continue
 		}
 		picture, err := reduce(picture)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		if len(picture) > maxPicture {
 			t.Errorf("%s has %d bytes, want %d at most", name, len(picture), maxPicture)
 		}
-		if err := os.WriteFile(filepath.Join(*pictures, name), picture, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, os.WriteFile(filepath.Join(*pictures, name), picture, 0o644))
 	}
 	for _, text := range tab.Errors() {
 		t.Errorf("console: %s", text)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -54,9 +55,7 @@ func startWith(t *testing.T, binary string, api *apiserver.Server, options, forw
 	}
 	// One socket for all queries: a poll then costs a packet each way.
 	conn, err := a.client.Dial(a.server.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	a.conn = conn
 	return a

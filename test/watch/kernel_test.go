@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
@@ -42,9 +43,7 @@ func testKernel(t *testing.T, binary string, api *apiserver.Server, client kuber
 		}
 	}
 	m, err := l.Metrics()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	inKernel := int(m[`nodens_kernel_path_queries_total{result="answered"}`])
 	t.Logf("%d changes; %d queries, of which the kernel has answered %d: %d before the change, %d between it and its acknowledgement, %d after; %d stale",
 		w.changes, w.before+w.between+w.after, inKernel, w.before, w.between, w.after, w.stale)
@@ -63,9 +62,7 @@ func pods(t *testing.T, binary string, api *apiserver.Server) *testbed.Network {
 		t.Skip(err)
 	}
 	l := testbed.ForTest(t, binary)
-	if err := l.Relay(l.Node, api.Addr()); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, l.Relay(l.Node, api.Addr()))
 	conf, err := l.File("Corefile", fmt.Sprintf(`.:53 {
     bind %s
     errors
@@ -75,13 +72,9 @@ func pods(t *testing.T, binary string, api *apiserver.Server) *testbed.Network {
     }
 }
 `, testbed.Local4, api.Kubeconfig(apiserver.Agent)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	p, err := l.StartAgent("-conf", conf, "-localip", testbed.Local4, "-metrics-listen-address=", "-netfilter=none", testbed.KernelPathFlag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the agent wrote:\n%s", p.Tail())
@@ -93,9 +86,7 @@ func pods(t *testing.T, binary string, api *apiserver.Server) *testbed.Network {
 func dial(t *testing.T, ns, network string) net.Conn {
 	t.Helper()
 	conn, err := testbed.Dial(ns, network, net.JoinHostPort(testbed.Local4, "53"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }

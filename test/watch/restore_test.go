@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -47,9 +48,7 @@ func scopes() map[string]string {
 func testRestore(t *testing.T, binary string, api *apiserver.Server) {
 	ctx := t.Context()
 	client, err := api.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	before := []said{
 		{"kept.default.svc.cluster.local.", "NOERROR 10.96.230.1"},
 		{"deleted.default.svc.cluster.local.", "NOERROR 10.96.230.2"},
@@ -61,9 +60,7 @@ func testRestore(t *testing.T, binary string, api *apiserver.Server) {
 		writeSet(t, client, ns, i)
 		before = append(before, said{setName(ns), fmt.Sprintf("NOERROR 10.244.230.%d", i)})
 	}
-	if err := api.Backup(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, api.Backup(ctx))
 	known := before[:len(before)-1] // the last namespace is not used until the end
 	agents, files := map[string]*agent{}, map[string]string{}
 	for name, options := range scopes() {
@@ -76,19 +73,13 @@ func testRestore(t *testing.T, binary string, api *apiserver.Server) {
 	for name := range scopes() {
 		agents[name].process.Stop() // which saves the view
 		saved, err := os.ReadFile(files[name])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(files[name]+"-before", saved, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
+		check.NoError(t, os.WriteFile(files[name]+"-before", saved, 0o600))
 		agents[name] = startSaving(t, binary, api, scopes()[name], files[name])
 	}
 	awaitAnswers(t, agents, append(after[:3:3], moveSets(t, client, 2)...)) // not out of the file
 
-	if err := api.Restore(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, api.Restore(ctx))
 	create(t, client, clusterIP("new", "10.96.230.9"))
 	began := time.Now()
 	last := before[len(before)-1]
@@ -157,9 +148,7 @@ func changeAll(t *testing.T, client kubernetes.Interface) []said {
 		{"deleted.default.svc.cluster.local.", "NXDOMAIN"},
 		{"created.default.svc.cluster.local.", "NOERROR 10.96.230.3"},
 	}
-	if err := client.CoreV1().Services(namespace).Delete(ctx, "deleted", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, client.CoreV1().Services(namespace).Delete(ctx, "deleted", metav1.DeleteOptions{}))
 	create(t, client, clusterIP("created", "10.96.230.3"))
 	var moved []said
 	for i := range 600 {

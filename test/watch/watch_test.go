@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // lives is how often the objects live and die: with ten changes in a life,
@@ -34,9 +35,7 @@ func TestWatch(t *testing.T) {
 	binary := peer.Build(t, "nodens")
 	api := apiserver.Start(t)
 	client, err := api.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Run("delay", func(t *testing.T) { testDelay(t, start(t, binary, api, ""), client) })
 	t.Run("burst", func(t *testing.T) { testBurst(t, start(t, binary, api, ""), client) })
 	t.Run("kernel", func(t *testing.T) { testKernel(t, binary, api, client) })
@@ -123,9 +122,7 @@ func testBurst(t *testing.T, a *agent, client kubernetes.Interface) {
 		a.process.Must(t, name, a.says(name, dns.TypeA, fmt.Sprintf("NOERROR 10.96.210.%d", n+1)))
 	}
 	for n := range many {
-		if err := services.Delete(t.Context(), fmt.Sprintf("burst-%d", n), metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, services.Delete(t.Context(), fmt.Sprintf("burst-%d", n), metav1.DeleteOptions{}))
 	}
 	for n := range many {
 		name := fmt.Sprintf("burst-%d.default.svc.cluster.local.", n)
@@ -170,12 +167,8 @@ func testRestart(t *testing.T, a *agent, api *apiserver.Server, client kubernete
 			}
 		}
 	}
-	if err := api.Restart(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := services.Delete(ctx, goes.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, api.Restart(ctx))
+	check.NoError(t, services.Delete(ctx, goes.Name, metav1.DeleteOptions{}))
 	create(t, client, clusterIP("new", "10.96.220.3"))
 	a.process.Must(t, "a service made after the restart", a.says("new.default.svc.cluster.local.", dns.TypeA, "NOERROR 10.96.220.3"))
 	a.process.Must(t, "a service deleted after the restart to go", a.says(owner(goes), dns.TypeA, "NXDOMAIN"))
@@ -224,9 +217,7 @@ func testAbsent(t *testing.T, binary string, api *apiserver.Server) {
 			}
 		}
 	}
-	if err := api.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, api.Restart(t.Context()))
 	for _, tt := range agents {
 		a := tt.agent
 		a.process.Must(t, "the service's address, without being denied before", func(context.Context) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestPidfileThroughLink: the process id is not written to a file that another user has
@@ -18,9 +19,7 @@ func TestPidfileThroughLink(t *testing.T) {
 	dir := t.TempDir()
 	kept, path := filepath.Join(dir, "kept"), filepath.Join(dir, "pid")
 	agenttest.WriteFile(t, kept, "as it was")
-	if err := os.Symlink(kept, path); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Symlink(kept, path))
 	a := &agent{opts: &options.Agent{Pidfile: path}}
 	err := a.writePidfile()
 	if err == nil || !strings.Contains(err.Error(), "-pidfile "+path) || !strings.Contains(err.Error(), "symbolic link") {

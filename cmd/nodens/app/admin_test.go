@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // over asks at an admin socket.
@@ -27,18 +28,12 @@ func over(t *testing.T, socket, method, path string) (int, string) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://nodens"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return resp.StatusCode, string(text)
 }
 
@@ -105,13 +100,9 @@ func TestAdminSocketPlace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.sock")
 	first, err := l.openAdmin(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	second, err := l.openAdmin(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	first.close()
 	if code, _ := over(t, path, "GET", "/config"); code != http.StatusOK {
 		t.Errorf("after the first agent's end: %d", code)

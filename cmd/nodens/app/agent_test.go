@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestReload: a new Corefile takes effect, a broken one does not and is counted, a
@@ -39,9 +40,7 @@ func TestReload(t *testing.T) {
 	agenttest.Expect(t, first, "x.by.hand.", "192.0.2.11")
 	agenttest.ExpectMetrics(t, web, "coredns_reload_failed_total 1")
 	taken, err := net.ListenPacket("udp4", fmt.Sprintf("127.0.0.1:%d", second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	r.Reload(block(second, "192.0.2.12")+rest, "the old configuration stays")
 	agenttest.Expect(t, first, "x.by.hand.", "192.0.2.11")
 	_ = taken.Close()

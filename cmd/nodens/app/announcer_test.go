@@ -13,13 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -109,8 +109,6 @@ func TestAnnouncer(t *testing.T) {
 		time.Sleep(6500 * time.Millisecond)
 		cancel()
 		<-ended
-		if d := cmp.Diff([]string{"2s 7", "3s 7"}, got); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
+		check.Equal(t, []string{"2s 7", "3s 7"}, got, "it differs")
 	})
 }

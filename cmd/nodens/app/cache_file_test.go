@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // newKept is a cache as of a bare directive, with n names of an address each.
@@ -31,19 +32,13 @@ func newKept(t *testing.T, n int) *cache.Cache {
 	for i := range n {
 		q := keptQuery(t, i)
 		var m dns.Msg
-		if err := m.Unpack(q.Packet); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, m.Unpack(q.Packet))
 		m.Response = true
 		rr, err := dns.NewRR(fmt.Sprintf("n%d.example. 3600 IN A 192.0.2.1", i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		m.Answer = []dns.RR{rr}
 		packet, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		var r wire.Reply
 		r.Start(nil, q)
 		if _, err := c.Fetch(t.Context(), q, &r, func(context.Context, *wire.Query) (wire.Response, error) {
@@ -59,9 +54,7 @@ func keptQuery(t *testing.T, i int) *wire.Query {
 	t.Helper()
 	var m dns.Msg
 	packet, err := m.SetQuestion(fmt.Sprintf("n%d.example.", i), dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	var q wire.Query
 	if q.Parse(packet) != wire.Serve {
 		t.Fatal("the query can't be read")
@@ -73,9 +66,7 @@ func keptQuery(t *testing.T, i int) *wire.Query {
 func only(t *testing.T, path string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	for _, e := range entries {
 		if e.Name() != filepath.Base(path) {
 			t.Errorf("%s is left", e.Name())
@@ -91,9 +82,7 @@ func TestSavedCache(t *testing.T) {
 		t.Errorf("without a file: %d answers, error %v", n, err)
 	}
 	killed := filepath.Join(filepath.Dir(path), ".cache-123")
-	if err := os.WriteFile(killed, []byte("half of"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(killed, []byte("half of"), 0o600))
 	for _, n := range []int{1, names} { // the second in place of the first
 		if saved, err := saveCache(t.Context(), path, caches(n)); saved != n || err != nil {
 			t.Fatalf("saving %d answers: %d, error %v", n, saved, err)
@@ -130,9 +119,7 @@ func TestSavedCacheRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream, err := os.ReadFile(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	last := bytes.Clone(stream)
 	last[len(last)-20] ^= 1
 	write := func(b []byte) func(string) error {
@@ -182,9 +169,7 @@ func TestSavedCacheForeign(t *testing.T) {
 	if _, err := saveCache(t.Context(), path, map[string]*cache.Cache{"c": newKept(t, 1)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(path, 12345, 0); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.Chown(path, 12345, 0))
 	if n, err := loadCache(t.Context(), path, map[string]*cache.Cache{"c": newKept(t, 0)}); n != 0 || err == nil || !strings.Contains(err.Error(), "another user") {
 		t.Errorf("%d answers, error %v", n, err)
 	}

@@ -11,15 +11,14 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // blocks are those of a Corefile.
 func blocks(t *testing.T, corefile string) []*config.Block {
 	t.Helper()
 	cfg, err := config.Parse(config.Source{Path: "Corefile", Text: []byte(corefile), Options: config.Options{Port: 53}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return cfg.Blocks
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestLimiterExempt: the node, loopback and the exceptions have no limit; IPv6 addresses of no pod are one client.
@@ -108,9 +109,7 @@ func TestKernelAnswersLimited(t *testing.T) {
 			}
 			return newStage().player("a"), nil
 		}}, table, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		to.ReportClient(addr, kernelpath.ClientAnswers{NoError: 4, NXDomain: 3, Waste: 1})
 		to.ReportLimited(addr, 5)
 		now := clock.Now()

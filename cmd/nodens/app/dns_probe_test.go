@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestAnswersDNS: the agent answers the probe whatever its zones and policies are, and without
@@ -43,9 +44,7 @@ func TestAnswersDNS(t *testing.T) {
 func TestAnswersDNSWithoutReaders(t *testing.T) {
 	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n whoami\n}\n", peer.Ports(t, 1)[0]))
 	err := l.server.Suspend(t.Context(), nil) // as a predecessor, whose socket stays open
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if l.answersDNS(ctx) {

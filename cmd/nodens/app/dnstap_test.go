@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // collected is what a dnstap collector was sent.
@@ -36,9 +37,7 @@ func (c *collected) count(text string) int {
 func startCollector(t *testing.T, path string) *collected {
 	t.Helper()
 	ln, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { _ = ln.Close() })
 	c := new(collected)
 	go func() {

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // signpost is a view with endpoints that a test moves, and keeps where to.
@@ -86,9 +86,7 @@ func TestFallback(t *testing.T) {
 		expect := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
-			if d := cmp.Diff(want, s.taken()); d != "" {
-				t.Errorf("diverted to (-want +got):\n%s", d)
-			}
+			check.Equal(t, want, s.taken(), "diverted to")
 		}
 		calmly := func() { time.Sleep(minInterval) } // of synctest
 		expect()
@@ -133,9 +131,7 @@ func TestFallbackInitial(t *testing.T) {
 		synctest.Wait()
 		s.move("kube-system/kube-dns", "192.0.2.1:53")
 		<-done
-		if d := cmp.Diff([]string{"192.0.2.1:53", ""}, s.taken()); d != "" {
-			t.Errorf("diverted to (-want +got):\n%s", d)
-		}
+		check.Equal(t, []string{"192.0.2.1:53", ""}, s.taken(), "diverted to")
 	})
 	var none *fallback
 	none.applyInitial(t.Context())

@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/connlimit"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // nodeAddr is the node's own address in these tests; what else is in the loopback
@@ -30,9 +31,7 @@ func bounded(t *testing.T, h http.Handler) (e *httpServers, addr string) {
 	t.Helper()
 	e, addr = newEndpoints(), free(t)
 	e.local = func(a netip.Addr) bool { return a == nodeAddr }
-	if err := e.listen(at("/who", h, addr)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, e.listen(at("/who", h, addr)))
 	t.Cleanup(e.close)
 	return e, addr
 }
@@ -57,9 +56,7 @@ func connect(t *testing.T, from netip.Addr, addr string) *scraper {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}}
 	conn, err := d.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(agenttest.Timeout))
 	return &scraper{conn, bufio.NewReader(conn)}

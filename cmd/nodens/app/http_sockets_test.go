@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func newEndpoints() *httpServers {
@@ -60,9 +61,7 @@ func TestHTTPSocketsHandover(t *testing.T) {
 	addr, other := free(t), free(t)
 	a, b := newEndpoints(), newEndpoints()
 	defer b.close()
-	if err := a.listen(at("/who", says("a"), addr, other)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, a.listen(at("/who", says("a"), addr, other)))
 	defer a.close()
 	files, err := a.listenerFiles()
 	if err != nil || len(files) != 2 {
@@ -70,9 +69,7 @@ func TestHTTPSocketsHandover(t *testing.T) {
 	}
 	unwanted := files[other]
 	b.setInherited(files)
-	if err := b.listen(at("/who", says("b"), addr)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, b.listen(at("/who", says("b"), addr)))
 	if _, err := unwanted.Stat(); err == nil {
 		t.Error("a listener that nobody wants is open")
 	}
@@ -127,9 +124,7 @@ func TestHTTPSuspendBusy(t *testing.T) {
 		<-release
 		_, _ = io.WriteString(w, "late")
 	})
-	if err := a.listen(at("/who", slow, addr)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, a.listen(at("/who", slow, addr)))
 	type reply struct {
 		text string
 		err  error
@@ -154,17 +149,11 @@ func TestHTTPInherit(t *testing.T) {
 	defer a.close()
 	defer b.close()
 	wrong, addr := free(t), free(t)
-	if err := a.listen(at("/who", says("a"), wrong)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, a.listen(at("/who", says("a"), wrong)))
 	files, err := a.listenerFiles()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	b.setInherited(map[string]*os.File{addr: files[wrong]})
-	if err := b.listen(at("/who", says("b"), addr)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, b.listen(at("/who", says("b"), addr)))
 	for at, want := range map[string]string{wrong: "a", addr: "b"} {
 		if who, err := fetch(at); err != nil || who != want {
 			t.Errorf("%s: answered by %q, %v; want %q", at, who, err, want)
@@ -175,16 +164,12 @@ func TestHTTPInherit(t *testing.T) {
 // TestHTTPPortInUse: a port that another process has is no error, but a problem, and is served when it is free.
 func TestHTTPPortInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer other.Close()
 	taken, mine := other.Addr().String(), free(t)
 	e := newEndpoints()
 	defer e.close()
-	if err := e.listen(at("/who", says("me"), taken, mine)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, e.listen(at("/who", says("me"), taken, mine)))
 	if got, err := fetch(mine); got != "me" {
 		t.Errorf("the other address says %q (%v)", got, err)
 	}

@@ -18,14 +18,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 
@@ -309,9 +308,7 @@ func TestKernelPathLinks(t *testing.T) {
 		want := []string{"a attaches 1", "a attaches 3", "a detaches 1", "a attaches 1", "a detaches 1", "a attaches 2", "a detaches 2", "a detaches 3", "a is still"}
 		story := p.story()
 		slices.Sort(story[7:]) // the last two in any order
-		if d := cmp.Diff(want, story); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
+		check.Equal(t, want, story, "it differs")
 	})
 }
 
@@ -351,9 +348,7 @@ func TestKernelPathChecks(t *testing.T) {
 				}
 				return nil
 			}
-			if err := s.attach(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			check.NoError(t, s.attach(t.Context()))
 			s.detaching.Wait()
 			if want := map[bool]int{true: 3}[tt.watched]; p.watched != want {
 				t.Errorf("%d of 3 looks say that all is watched, want %d", p.watched, want)
@@ -555,9 +550,7 @@ func TestKernelPathHandover(t *testing.T) {
 		for i := 2; i < len(got); i += 5 {
 			slices.Sort(got[i : i+3]) // in any order
 		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
+		check.Equal(t, want, got, "%s", name)
 	}
 	// Whoever comes finds the other one still.
 	story := stage.story()

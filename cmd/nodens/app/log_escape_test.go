@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestLogIsPrintable: whatever a message and its fields hold, a line of each format is one line without what a terminal
@@ -26,9 +27,7 @@ func TestLogIsPrintable(t *testing.T) {
 	for _, format := range []string{options.LogText, options.LogJSON, options.LogCoreDNS} {
 		var out bytes.Buffer
 		log, err := newLogger(format, &out, slog.LevelInfo)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		log.With("owner", hostile).Warn(hostile, "err", errors.New(hostile), "list", []string{hostile})
 		line, rest, _ := strings.Cut(out.String(), "\n")
 		if rest != "" || strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
@@ -50,9 +49,7 @@ func TestQueryLogEscapes(t *testing.T) {
 	corefile := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n log . \"{\\\"name\\\":\\\"{name}\\\",\\\"type\\\":\\\"{type}\\\"}\"\n whoami\n}\n", p[0])
 	l := lookedAt(t, corefile, func(o *options.Agent) { o.LogFormat = options.LogCoreDNS })
 	conn, err := net.Dial("udp", fmt.Sprintf("127.0.0.1:%d", p[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	labels := map[string]string{
 		`a","client":"b`: `a\",\"client\":\"b.`, "a\x1b\nb": `a\027\010b.`, `a\`: `a\\.`, `a;(b)@'`: `a\;\(b\)\@\'.`,

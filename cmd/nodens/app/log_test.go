@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestCoreDNSFormat: the log in CoreDNS's form, one line for each record whatever is in it.
@@ -24,9 +25,7 @@ func TestCoreDNSFormat(t *testing.T) {
 	var out bytes.Buffer
 	level := new(slog.LevelVar)
 	log, err := newLogger(options.LogCoreDNS, &out, level)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	log.Debug("not yet")
 	level.Set(slog.LevelDebug)
 	log.Debug("now")

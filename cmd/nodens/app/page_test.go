@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -74,9 +75,7 @@ func TestPageWithoutClients(t *testing.T) {
 func TestPageOccupied(t *testing.T) {
 	p := peer.Ports(t, 2)
 	other, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer other.Close()
 	r := startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 a.test\n }\n}\n", p[0]), pageAt(p[1]))
 	r.AwaitLog("listening for the page failed")
@@ -104,9 +103,7 @@ func TestPageHandover(t *testing.T) {
 	// stream opens a stream, and returns the version that it begins with.
 	stream := func() (version string, lines *bufio.Scanner) {
 		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/events", p[3]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		lines = bufio.NewScanner(resp.Body)
 		lines.Buffer(nil, 1<<20)
@@ -153,9 +150,7 @@ func TestHistory(t *testing.T) {
 	h.add(counters, now)
 	second := page.Sample{Cluster: 2, Cache: 1, Exchanges: [page.MaxUpstreams + 1]uint32{2, 7}}
 	want := page.History{End: now, Samples: []page.Sample{first, second}, Upstreams: []string{"192.0.2.1:53", "192.0.2.2:53"}}
-	if diff := cmp.Diff(want, h.read()); diff != "" {
-		t.Errorf("the history differs (-want +got):\n%s", diff)
-	}
+	check.Equal(t, want, h.read(), "the history differs")
 	for i := range 400 {
 		h.add(historyCounters{sums: resolver.Sums{Cluster: uint64(13 + i)}, exchanges: map[netip.AddrPort]uint64{server(i%20 + 3): 1}}, now)
 	}

@@ -9,32 +9,26 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // programPages returns the resident memory of this process that is the content of files, in KiB.
 func programPages(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	_, rest, _ := strings.Cut(string(text), "RssFile:")
 	n, err := strconv.Atoi(strings.Fields(rest + " -")[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return n
 }
 
 // TestReleaseProgramPages: most pages of the program are removed, and the program continues.
 func TestReleaseProgramPages(t *testing.T) {
-	if err := adviseProgramPages(unix.MADV_POPULATE_READ); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, adviseProgramPages(unix.MADV_POPULATE_READ))
 	before := programPages(t)
-	if err := releaseProgramPages(); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, releaseProgramPages())
 	if after := programPages(t); after > before/2 {
 		t.Errorf("%d KiB before, %d KiB afterwards", before, after)
 	}

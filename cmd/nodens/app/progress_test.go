@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // stuckHandler blocks each record until release is closed.
@@ -48,9 +49,7 @@ func TestHealthOfReaders(t *testing.T) {
 		t.Fatalf("%d %q", code, body)
 	}
 	conn, err := net.Dial("udp", fmt.Sprintf("127.0.0.1:%d", p[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	if _, err := io.WriteString(conn, "\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04test\x00\x00\x01\x00\x01"); err != nil {
 		t.Fatal(err)
@@ -94,9 +93,7 @@ func TestLogNotices(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		log, err := openLog(format, &out, slog.LevelError)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		_, _ = log.queue.Write(append(bytes.Repeat([]byte("x"), 16<<20), '\n'))
 		log.queue.Close(time.Minute)
 		if !strings.HasSuffix(out.String(), want) {

@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // askQUIC asks for by.hand. over a connection of its own and returns the number of records.
@@ -63,13 +64,9 @@ func askHTTP3(t *testing.T, addr string, trust *tls.Config) int {
 	defer func() { _ = transport.Close() }()
 	client := &http.Client{Timeout: agenttest.Timeout, Transport: transport}
 	packet, err := new(dns.Msg).SetQuestion("by.hand.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	resp, err := client.Post("https://"+addr+"/dns-query", "application/dns-message", bytes.NewReader(packet))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	_ = resp.Body.Close()
 	return resp.StatusCode
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
@@ -47,9 +48,7 @@ func lookedAt(t *testing.T, corefile string, changes ...func(*options.Agent)) *l
 	t.Helper()
 	l := &looked{t: t, log: new(flushedLog), conf: agenttest.WriteCorefile(t, corefile)}
 	a, cfg, err := prepare(testOptions(l.conf, changes...), l.log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	l.agent, l.log.agent = a, a
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() {
@@ -59,9 +58,7 @@ func lookedAt(t *testing.T, corefile string, changes ...func(*options.Agent)) *l
 		}
 		l.background.Wait()
 	})
-	if err := l.apply(ctx, cfg); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, l.apply(ctx, cfg))
 	return l
 }
 
@@ -118,9 +115,7 @@ func TestReloadVanished(t *testing.T) {
 		withStubs(dir, p[0]))
 	remove := func(file string) {
 		t.Helper()
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, os.Remove(file))
 	}
 	failed := func(want uint64, refused bool) {
 		t.Helper()
@@ -172,9 +167,7 @@ func TestReloadWritten(t *testing.T) {
 	}
 	l := lookedAt(t, corefile(1))
 	first, err := l.opts.LoadConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	agenttest.WriteFile(t, l.conf, corefile(2))
 	if first.Digest == "" || l.stable(context.Background(), first, fmt.Errorf("half a file")) {
 		t.Error("what only one of two reads has found is taken for true")

@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // blockText returns a server block.
@@ -76,9 +75,7 @@ func TestReuse(t *testing.T) {
 			if !l.look() {
 				t.Fatalf("no reload; log:\n%s", l.log)
 			}
-			if d := cmp.Diff(tt.want, reusedFrom(before, l.current.Load())); d != "" {
-				t.Errorf("old blocks of the hosts tables, pools and caches (-want +got):\n%s", d)
-			}
+			check.Equal(t, tt.want, reusedFrom(before, l.current.Load()), "old blocks of the hosts tables, pools and caches")
 		})
 	}
 }
@@ -161,9 +158,7 @@ func TestMatchParts(t *testing.T) {
 		{"other content", []partKey{key(1, "a")}, []partKey{key(2, "a"), key(1, "z")}, []int{-1, 0}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if d := cmp.Diff(tt.match, matchParts(tt.have, tt.want)); d != "" {
-				t.Errorf("matches (-want +got):\n%s", d)
-			}
+			check.Equal(t, tt.match, matchParts(tt.have, tt.want), "matches")
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -44,9 +45,7 @@ func TestSecondaryReload(t *testing.T) {
 	exchange := func(q *dns.Msg) string {
 		c := dns.Client{Timeout: 5 * time.Second}
 		m, _, err := c.Exchange(q, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		if len(m.Answer) > 0 {
 			return m.Answer[0].String()
 		}

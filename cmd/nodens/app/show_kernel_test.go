@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestExplainKernel: copies in the kernel, why there are none, and what the programs know of the client.
@@ -27,9 +28,7 @@ func TestExplainKernel(t *testing.T) {
 	slices.Sort(p) // copies are in the order of their listeners
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port) }
 	loopback, err := net.InterfaceByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	left, idle := 9.5, 3.0
 	path := newStage().player("a")
 	path.copies = []kernelpath.CopyInfo{
@@ -76,17 +75,11 @@ func TestExplainKernel(t *testing.T) {
 		},
 	} {
 		e := x.explain(c.parameters...)
-		if diff := cmp.Diff(&c.want, e.Questions[0].Kernel); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", c.parameters, diff)
-		}
-		if diff := cmp.Diff(c.client, e.Client.Kernel); diff != "" {
-			t.Errorf("%q, the client (-want +got):\n%s", c.parameters, diff)
-		}
+		check.Equal(t, &c.want, e.Questions[0].Kernel, "%q", c.parameters)
+		check.Equal(t, c.client, e.Client.Kernel, "%q, the client", c.parameters)
 	}
 	cached := shown[report.CacheEntries](t, x.socket, "/cache/entries?name=a.test")
-	if diff := cmp.Diff([]report.KernelCopy{first, other, denial}, cached.KernelCopies); diff != "" {
-		t.Errorf("all copies (-want +got):\n%s", diff)
-	}
+	check.Equal(t, []report.KernelCopy{first, other, denial}, cached.KernelCopies, "all copies")
 	cached = shown[report.CacheEntries](t, x.socket, "/cache/entries?name=a.test&type=AAAA")
 	if diff := cmp.Diff([]report.KernelCopy{denial}, cached.KernelCopies); diff != "" || cached.MoreKernelCopies != 0 {
 		t.Errorf("copies of type AAAA (-want +got):\n%s", diff)

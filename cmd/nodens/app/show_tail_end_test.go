@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/tail"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // keptOut is a kernel path that knows until when a client is kept out.
@@ -49,9 +50,7 @@ func tailOf(ctx context.Context, t *testing.T, target string) (lines []report.Ta
 	}
 	for s := bufio.NewScanner(reply.Body); s.Scan(); {
 		var l report.TailLine
-		if err := json.Unmarshal(s.Bytes(), &l); err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, json.Unmarshal(s.Bytes(), &l))
 		lines = append(lines, l)
 	}
 	return lines, out

@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // follow follows a request to /tail until the test ends, and returns its lines.
@@ -156,9 +157,7 @@ func TestTailRequest(t *testing.T) {
 		"pod=a&for=24h":             "[]",
 	} {
 		values, err := url.ParseQuery(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		q, err := parseTailRequest(values)
 		if err != nil {
 			if !strings.Contains(err.Error(), want) {

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -74,9 +74,7 @@ cluster.local:%[1]d {
 			}
 			got.Zones[i].Duration = baseline.Histogram{}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("statistics differ (-want +got):\n%s", diff)
-		}
+		check.Equal(t, want, got, "statistics differ")
 	}
 	check(l.statistics())
 	agenttest.WriteFile(t, l.conf, corefile+fmt.Sprintf("x.test:%d {\n bind 127.0.0.1\n whoami\n}\n", p[0]))

@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -90,25 +91,19 @@ func TestNewBudget(t *testing.T) {
 // TestWaitingClients: the status says who loses a place to wait in first.
 func TestWaitingClients(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer silent.Close()
 	socket, p := filepath.Join(t.TempDir(), "a.sock"), peer.Ports(t, 1)
 	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . %v\n}\n", p[0], silent.LocalAddr()), func(o *options.Agent) { o.AdminSocket = socket })
 	conn, err := net.Dial("udp", fmt.Sprintf("127.0.0.1:%d", p[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	ask := func(name string) {
 		packed, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
 		if err == nil {
 			_, err = conn.Write(packed)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 	}
 	if list := statusOf(t, socket).FairShares.Waiting; list == nil || len(list) > 0 {
 		t.Errorf("nobody waits, but %v", list)

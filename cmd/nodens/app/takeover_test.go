@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 func TestCheckTakeover(t *testing.T) {
@@ -61,9 +62,7 @@ func TestCheckTakeover(t *testing.T) {
 func TestTakeoverMismatchFailsStart(t *testing.T) {
 	t.Setenv("KUBE_DNS_SERVICE_HOST", "172.20.0.10")
 	conf := filepath.Join(t.TempDir(), "Corefile")
-	if err := os.WriteFile(conf, []byte(".:53 {\n bind 127.0.0.1\n whoami\n}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, os.WriteFile(conf, []byte(".:53 {\n bind 127.0.0.1\n whoami\n}\n"), 0o600))
 	opts := testOptions(conf, func(o *options.Agent) {
 		o.LocalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 		o.TakeoverService, o.SetupInterface, o.InterfaceName = "kube-dns", true, "no-such-interface-name"

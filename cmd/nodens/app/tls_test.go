@@ -14,6 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // TestTLSListeners: one block over all transports, whose certificate is replaced while it
@@ -55,9 +56,7 @@ func TestTLSListeners(t *testing.T) {
 		return nil
 	}
 	for _, err := range []error{overTLS(), overHTTPS()} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 	}
 	agenttest.Expect(t, plain, "by.hand.", "192.0.2.9")
 	has := func(lines ...string) bool {

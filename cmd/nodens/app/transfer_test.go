@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // Configurations of secondaries: a directory, their port, and the agent's.
@@ -128,19 +129,13 @@ func TestTransferToServers(t *testing.T) {
 			}
 			for version := 1; version <= 2; version++ {
 				if version > 1 {
-					if err := os.WriteFile(zone, []byte(secondaryZone(version)+"new-host A 192.0.2.9\n"), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					check.NoError(t, os.WriteFile(zone, []byte(secondaryZone(version)+"new-host A 192.0.2.9\n"), 0o600))
 				}
 				poll.Until(t, fmt.Sprintf("version %d; the log:\n%s", version, l.log), serial(version))
 				ours, err := sortedTransfer(primary)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.NoError(t, err)
 				theirs, err := sortedTransfer(secondary)
-				if err != nil {
-					t.Fatal(err)
-				}
+				check.NoError(t, err)
 				if d := cmp.Diff(ours, theirs); d != "" || len(ours) < 10_016 {
 					t.Errorf("version %d: %d records; (-agent +%s):\n%s", version, len(ours), s.program, d)
 				}

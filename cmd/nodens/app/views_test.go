@@ -19,21 +19,18 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // assembled is the first block of a Corefile, made.
 func assembled(t *testing.T, corefile string) *blockParts {
 	t.Helper()
 	cfg, err := config.Parse(config.Source{Text: []byte(corefile)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	log := slog.New(slog.DiscardHandler)
 	a := builder{opts: &options.Agent{}, log: log, stats: make(map[statsKey]*resolver.Stats), store: cache.NewStore(1<<20, cache.Options{}), directives: slices.Concat(directives[:], optional(log))}
 	g, err := a.build(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(func() { g.closeUnused(nil) })
 	return g.blocks[0]
 }

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 )
 
@@ -27,9 +27,7 @@ func client(t *testing.T, s *fakeapi.Server, contentType string) kubernetes.Inte
 	c, err := kubernetes.NewForConfig(&rest.Config{Host: s.URL, QPS: -1, ContentConfig: rest.ContentConfig{
 		AcceptContentTypes: contentType, ContentType: contentType,
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	return c
 }
 
@@ -53,9 +51,7 @@ func events(t *testing.T, w watch.Interface, n int) (list []string) {
 func start(t *testing.T, c kubernetes.Interface, ns string, o metav1.ListOptions) watch.Interface {
 	t.Helper()
 	w, err := c.CoreV1().Services(ns).Watch(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	t.Cleanup(w.Stop)
 	return w
 }
@@ -76,18 +72,12 @@ func TestWatch(t *testing.T) {
 			c := client(t, s, contentType)
 			all := start(t, c, "", metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 			streamed := start(t, c, "a", metav1.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true})
-			if d := cmp.Diff([]string{"ADDED one", "BOOKMARK "}, events(t, streamed, 2)); d != "" {
-				t.Errorf("a streamed list (-want +got):\n%s", d)
-			}
+			check.Equal(t, []string{"ADDED one", "BOOKMARK "}, events(t, streamed, 2), "a streamed list")
 			s.Put(service("a", "one"))
 			s.Remove(service("b", "other"))
 			s.Put(service("a", "two"))
-			if d := cmp.Diff([]string{"MODIFIED one", "DELETED other", "ADDED two"}, events(t, all, 3)); d != "" {
-				t.Errorf("all (-want +got):\n%s", d)
-			}
-			if d := cmp.Diff([]string{"MODIFIED one", "ADDED two"}, events(t, streamed, 2)); d != "" {
-				t.Errorf("of a namespace (-want +got):\n%s", d)
-			}
+			check.Equal(t, []string{"MODIFIED one", "DELETED other", "ADDED two"}, events(t, all, 3), "all")
+			check.Equal(t, []string{"MODIFIED one", "ADDED two"}, events(t, streamed, 2), "of a namespace")
 			if n := s.Requests("/namespaces/a/services", "watch=true"); n != 1 {
 				t.Errorf("%d watches of a namespace are counted, want 1", n)
 			}

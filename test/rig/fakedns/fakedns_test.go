@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"github.com/quic-go/quic-go"
 
 	"github.com/nodens-dns/nodens/test/ca"
+	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -47,9 +47,7 @@ func exchange(t *testing.T, network, addr string, q *dns.Msg, config *tls.Config
 func TestTransports(t *testing.T) {
 	issuer := ca.ForTest(t)
 	cert, err := issuer.Server("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	trust := &tls.Config{RootCAs: issuer.Pool()}
 	plain := fakedns.Start(t, fakedns.Answers(address))
 	secure := fakedns.Start(t, fakedns.Answers(address), fakedns.Options{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}})
@@ -68,9 +66,7 @@ func TestTransports(t *testing.T) {
 		{Name: "a.test.", Type: dns.TypeAAAA, Transport: fakedns.UDP}, {Name: "nx.test.", Type: dns.TypeA, Transport: fakedns.UDP},
 		{Name: "a.test.", Type: dns.TypeAAAA, Transport: fakedns.TCP}, {Name: "nx.test.", Type: dns.TypeA, Transport: fakedns.TCP},
 	}
-	if d := cmp.Diff(want, plain.Queries()); d != "" {
-		t.Errorf("queries (-want +got):\n%s", d)
-	}
+	check.Equal(t, want, plain.Queries(), "queries")
 	if plain.Count() != 4 || plain.CountName("NX.test.") != 2 || secure.Count() != 2 || secure.MaxConns() < 1 {
 		t.Errorf("counted %d, %d and %d queries, %d connections", plain.Count(), plain.CountName("NX.test."), secure.Count(), secure.MaxConns())
 	}
@@ -79,9 +75,7 @@ func TestTransports(t *testing.T) {
 func TestHTTPS(t *testing.T) {
 	issuer := ca.ForTest(t)
 	cert, err := issuer.Server("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	s := fakedns.Start(t, func(q *fakedns.Query) {
 		if strings.HasPrefix(q.Question[0].Name, "reset.") {
 			q.Reset()
@@ -93,9 +87,7 @@ func TestHTTPS(t *testing.T) {
 	defer client.CloseIdleConnections()
 	post := func(name string) (*dns.Msg, error) {
 		b, err := query(name, dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		resp, err := client.Post("https://"+s.Addr().String()+fakedns.Path, "application/dns-message", bytes.NewReader(b))
 		if err != nil {
 			return nil, err
@@ -143,13 +135,9 @@ func TestFaults(t *testing.T) {
 		reset bool
 	}{{"bytes.test.", 5, false}, {"part.test.", 10, false}, {"close.test.", 0, false}, {"reset.test.", 0, true}} {
 		conn, err := net.Dial("tcp", s.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		packed, err := query(tt.name, dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		if _, err := conn.Write(fakedns.Frame(packed)); err != nil {
 			t.Fatal(err)
 		}
@@ -169,22 +157,16 @@ func TestFaults(t *testing.T) {
 func TestSilence(t *testing.T) {
 	s := fakedns.Start(t, fakedns.Answers(address))
 	conn, err := dns.DialTimeout("udp", s.Addr().String(), timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	s.SetSilent(true)
-	if err := conn.WriteMsg(query("ignored.test.", dns.TypeA)); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, conn.WriteMsg(query("ignored.test.", dns.TypeA)))
 	for s.Count() == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	s.SetSilent(false)
 	q := query("a.test.", dns.TypeA)
-	if err := conn.WriteMsg(q); err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, conn.WriteMsg(q))
 	_ = conn.SetReadDeadline(time.Now().Add(timeout))
 	if m, err := conn.ReadMsg(); err != nil || m.Id != q.Id {
 		t.Errorf("the first reply is %v, %v", m, err)
@@ -223,18 +205,12 @@ func TestClose(t *testing.T) {
 		q.ReplyAfter(time.Hour, address(q.Msg))
 		once.Do(func() { close(asked) })
 	}, fakedns.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	conn, err := net.Dial("tcp", s.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	packed, err := query("a.test.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	if _, err := conn.Write(fakedns.Frame(packed)); err != nil {
 		t.Fatal(err)
 	}
@@ -245,9 +221,7 @@ func TestClose(t *testing.T) {
 		t.Error("the connection is open")
 	}
 	again, err := fakedns.Open(fakedns.Answers(address), fakedns.Options{Addr: s.Addr()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer again.Close()
 	if again.Addr() != s.Addr() {
 		t.Errorf("reopened at %s, want %s", again.Addr(), s.Addr())
@@ -261,9 +235,7 @@ func TestMalformed(t *testing.T) {
 		Addr: netip.MustParseAddrPort("127.0.0.1:0"), Malformed: func(msg []byte) { got <- bytes.Clone(msg) },
 	})
 	conn, err := net.Dial("udp", s.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("no query")); err != nil {
 		t.Fatal(err)
@@ -277,9 +249,7 @@ func TestMalformed(t *testing.T) {
 func TestQUIC(t *testing.T) {
 	issuer := ca.ForTest(t)
 	cert, err := issuer.Server("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	s := fakedns.Start(t, func(q *fakedns.Query) {
 		b, err := address(q.Msg).Pack()
 		switch {
@@ -294,19 +264,13 @@ func TestQUIC(t *testing.T) {
 		}
 	}, fakedns.Options{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}, QUIC: true})
 	c, err := quic.DialAddr(t.Context(), s.Addr().String(), &tls.Config{RootCAs: issuer.Pool(), NextProtos: []string{"doq"}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.NoError(t, err)
 	defer c.CloseWithError(0, "")
 	ask := func(name string) ([]byte, error) {
 		b, err := query(name, dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		stream, err := c.OpenStream()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.NoError(t, err)
 		stream.Write(fakedns.Frame(b))
 		stream.Close()
 		return io.ReadAll(stream)
