@@ -86,7 +86,7 @@ type Transfer struct {
 	// Streams says that the client takes a sequence of messages.
 	Streams bool
 	// Wait permits waiting until it ends; nil: the answer must not wait.
-	Wait context.Context //nolint:containedctx // the permission of the query
+	Wait context.Context
 	// Dry says that the query is only explained: nothing begins, and nothing is counted.
 	Dry bool
 	// Find returns the zone with this name, nil if the block has none. The error is why it can't be sent.

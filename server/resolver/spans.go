@@ -163,14 +163,19 @@ func (b *spanBuilder) wait(w *recordedWait, i int, attempts []upstream.Attempt) 
 			s.Children = append(s.Children, b.attempt(&attempts[j]))
 		}
 	}
-	switch { // where the answer came from if it was not this query's exchange
+	addSource(s, w)
+	return s
+}
+
+// addSource adds where the answer came from if it was not this query's exchange.
+func addSource(s *otlp.Span, w *recordedWait) {
+	switch {
 	case w.forView:
 	case w.hit:
 		s.Attrs = append(s.Attrs, otlp.Text("nodens.cache", cacheHit))
 	case w.err == nil && len(s.Children) == 0:
 		s.Attrs = append(s.Attrs, otlp.Flag("nodens.joined"))
 	}
-	return s
 }
 
 // attempt returns the span of a query to an upstream.

@@ -64,11 +64,7 @@ func (t *Table) answerZone(q authority.Transfer, r *wire.Reply, origin wire.Name
 	}
 	current := false
 	if err == nil && q.Type == wire.TypeIXFR {
-		// The SOA record alone is the answer if the client has this version, or asks where there is no stream (RFC 1995, 2).
-		serial, ok := q.IXFRSerial()
-		if current = !q.Streams || UpToDate(source.SOA, serial); !ok {
-			err = errNoSerial
-		}
+		current, err = hasCurrent(q, source.SOA)
 	}
 	switch {
 	case err != nil:
@@ -84,6 +80,16 @@ func (t *Table) answerZone(q authority.Transfer, r *wire.Reply, origin wire.Name
 		return authority.TransferResult{Outcome: authority.TransferWaits}
 	}
 	return t.begin(q, r, origin, source)
+}
+
+// hasCurrent reports whether the SOA record alone answers q, of type IXFR: the client has this version, or asks where there is no stream
+// (RFC 1995, 2).
+func hasCurrent(q authority.Transfer, soa wire.RR) (bool, error) {
+	serial, ok := q.IXFRSerial()
+	if !ok {
+		return false, errNoSerial
+	}
+	return !q.Streams || UpToDate(soa, serial), nil
 }
 
 // begin makes the first message of a transfer.

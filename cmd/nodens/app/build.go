@@ -88,6 +88,7 @@ func (a *builder) buildParts(g, old *generation) error {
 		if err := a.open(p); err != nil {
 			return err
 		}
+		a.openBeside(p)
 	}
 	for _, p := range g.blocks {
 		p.keptFrom = nil // so that a generation does not hold on to the one before
@@ -185,6 +186,11 @@ func (a *builder) open(p *blockParts) error {
 			p.parts[d.name] = opened
 		}
 	}
+	return nil
+}
+
+// openBeside opens what runs beside p's parts, which are open.
+func (a *builder) openBeside(p *blockParts) {
 	for _, d := range a.directives {
 		if d.beside == nil || !p.block.Has(d.name) {
 			continue
@@ -193,7 +199,6 @@ func (a *builder) open(p *blockParts) error {
 			p.beside = append(p.beside, r)
 		}
 	}
-	return nil
 }
 
 // installers returns what sets p's directives in a zone.

@@ -111,12 +111,17 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.exporters(g)
 	s.certificates(g)
 	s.parts(g)
-	for _, d := range a.builder.directives {
+	s.directives(a.builder.directives, g)
+	s.views(g)
+}
+
+// directives puts the metrics that the lines of the table put.
+func (s scrape) directives(table []directive, g *generation) {
+	for _, d := range table {
 		if d.metrics != nil {
 			d.metrics(s, g)
 		}
 	}
-	s.views(g)
 }
 
 func (s scrape) handovers(of *handoverState) {
