@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,59 +21,34 @@ type metric struct {
 	labels           []string
 }
 
-// agentMetrics returns the metrics of the table, in its order. They are declared as
-// name = counter("NAME", "HELP", "LABEL"…), or with gauge or proxy. Those that a scrape gives as
-// s.histogram(name, …) are histograms.
-func agentMetrics(t *testing.T) []metric {
+// agentMetrics returns the metrics of the table, in its order. They are declared by calls
+// counter("NAME", "HELP", "LABEL"…), or gauge or histogram.
+func agentMetrics(t *testing.T) (list []metric) {
 	t.Helper()
-	var list []metric
-	var variables []string // of list
-	histograms := make(map[string]bool)
-	sources := files(t, func(name string) bool {
-		return path.Dir(name) == "cmd/nodens/app" && strings.HasPrefix(path.Base(name), "metrics") && !strings.HasSuffix(name, "_test.go")
-	})
-	for _, source := range sources {
-		text, _ := document(t, source)
-		file, err := parser.ParseFile(token.NewFileSet(), source, text, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.ValueSpec:
-				if m, ok := declaredMetric(n); ok {
-					list, variables = append(list, m), append(variables, n.Names[0].Name)
-				}
-			case *ast.CallExpr:
-				if name, ok := histogramOf(n); ok {
-					histograms[name] = true
-				}
+	const source = "cmd/nodens/app/metrics_table.go"
+	text, _ := document(t, source)
+	file, err := parser.ParseFile(token.NewFileSet(), source, text, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			if m, ok := declaredMetric(call); ok {
+				list = append(list, m)
 			}
-			return true
-		})
-	}
-	if len(list) < 50 {
-		t.Fatalf("%q declare only %d metrics, or in another form", sources, len(list))
-	}
-	for i, v := range variables {
-		if histograms[v] {
-			list[i].kind = "histogram"
 		}
+		return true
+	})
+	if len(list) < 50 {
+		t.Fatalf("%s declares only %d metrics, or in another form", source, len(list))
 	}
 	return list
 }
 
-// declaredMetric returns the metric that a variable of the table describes.
-func declaredMetric(n *ast.ValueSpec) (metric, bool) {
-	if len(n.Names) != 1 || len(n.Values) != 1 {
-		return metric{}, false
-	}
-	call, ok := n.Values[0].(*ast.CallExpr)
-	if !ok {
-		return metric{}, false
-	}
+// declaredMetric returns the metric that a call declares.
+func declaredMetric(call *ast.CallExpr) (metric, bool) {
 	kind, ok := call.Fun.(*ast.Ident)
-	if !ok || !slices.Contains([]string{"counter", "gauge", "proxy"}, kind.Name) {
+	if !ok || !slices.Contains([]string{"counter", "gauge", "histogram"}, kind.Name) {
 		return metric{}, false
 	}
 	var args []string
@@ -85,24 +59,7 @@ func declaredMetric(n *ast.ValueSpec) (metric, bool) {
 		}
 		args = append(args, s)
 	}
-	m := metric{name: args[0], kind: kind.Name, help: args[1], labels: args[2:]}
-	if m.kind == "proxy" {
-		m.name, m.kind, m.labels = "coredns_proxy_"+m.name, "counter", append(m.labels, "proxy_name")
-	}
-	return m, true
-}
-
-// histogramOf returns the variable of the metric that a call s.histogram(variable, …) exposes.
-func histogramOf(call *ast.CallExpr) (string, bool) {
-	method, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok || method.Sel.Name != "histogram" || len(call.Args) == 0 {
-		return "", false
-	}
-	of, ok := call.Args[0].(*ast.Ident)
-	if !ok {
-		return "", false
-	}
-	return of.Name, true
+	return metric{name: args[0], kind: kind.Name, help: args[1], labels: args[2:]}, true
 }
 
 // literal returns the value of a string literal, or of a sum of literals.

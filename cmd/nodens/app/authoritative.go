@@ -42,20 +42,17 @@ func authoritative(log *slog.Logger) []directive {
 				return zonefile.NewSecondary(b.Secondary, primaries, opts), nil
 			}),
 			install: setPart(func(z *resolver.Zone, t *zoneTable) { z.Secondary = t.Table }),
-			metrics: func(s scrape, g *generation) { s.secondaries(g, primaries) }},
+			metrics: func(s *scrape, g *generation) { s.secondaries(g, primaries) }},
 		{name: "transfer", key: func(x keyed) any { return *x.block.Transfer },
 			open:    func(_ *builder, p *blockParts) (any, error) { return transfer.New(p.block.Transfer, transfers), nil },
 			install: setPart(func(z *resolver.Zone, t *transfer.Table) { z.Transfer = t }),
 			beside:  newAnnouncer,
-			metrics: func(s scrape, _ *generation) {
-				transfers.EachCount(func(zone, result string, n uint64) { s.put(sentZones, float64(n), zone, result) })
-				transfers.EachNotify(func(zone, result string, n uint64) { s.put(notifies, float64(n), zone, result) })
-			}},
+			metrics: func(s *scrape, _ *generation) { read(s, zoneTransfers(transfers)) }},
 	}
 }
 
-// secondaries puts the metrics of the zones of primary servers, if there are some.
-func (s scrape) secondaries(g *generation, primaries *zonefile.Primaries) {
+// secondaries reads the metrics of the zones of primary servers, if there are some.
+func (s *scrape) secondaries(g *generation, primaries *zonefile.Primaries) {
 	var zones, empty int
 	for _, p := range g.blocks {
 		if t := part[*zoneTable](p, "secondary"); t != nil {
@@ -67,13 +64,11 @@ func (s scrape) secondaries(g *generation, primaries *zonefile.Primaries) {
 		return
 	}
 	st := primaries.Stats()
-	s.put(secondaryZones, float64(zones-empty), "loaded")
-	s.put(secondaryZones, float64(empty), "empty")
-	s.put(secondaryTransfers, float64(st.Transferred.Load()), "transferred")
-	s.put(secondaryTransfers, float64(st.Checked.Load()), "unchanged")
-	s.put(secondaryTransfers, float64(st.Failed.Load()), "failed")
-	s.put(secondaryNotifies, float64(st.Notified.Load()), "accepted")
-	s.put(secondaryNotifies, float64(st.Ignored.Load()), "ignored")
+	read(s, secondaryZones{
+		zones:     byLabel{"loaded": uint64(zones - empty), "empty": uint64(empty)},
+		transfers: byLabel{"transferred": st.Transferred.Load(), "unchanged": st.Checked.Load(), "failed": st.Failed.Load()},
+		notifies:  byLabel{"accepted": st.Notified.Load(), "ignored": st.Ignored.Load()},
+	})
 }
 
 // zoneTable is the zones of a directive and the servers that are told of their changes. It outlives reloads that

@@ -32,7 +32,7 @@ type directive struct {
 	// beside returns a part that runs beside those of the block, which are open; nil for none.
 	beside func(p *blockParts) runner
 	// metrics puts the metrics of the directive in all blocks of g.
-	metrics func(s scrape, g *generation)
+	metrics func(s *scrape, g *generation)
 	// check reads the files of b's directive.
 	check func(b *config.Block, to *config.FileCheck)
 }

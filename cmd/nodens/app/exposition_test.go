@@ -100,8 +100,10 @@ func TestExpositionForms(t *testing.T) {
 // clientScrape is a collector of the metrics by client.
 type clientScrape struct{ of *clients.Table }
 
-func (c clientScrape) Describe(chan<- *prometheus.Desc)    {}
-func (c clientScrape) Collect(ch chan<- prometheus.Metric) { scrape(ch).clients(c.of) }
+func (c clientScrape) Describe(chan<- *prometheus.Desc) {}
+func (c clientScrape) Collect(ch chan<- prometheus.Metric) {
+	collect(ch, false, func(s *scrape) { s.clients(c.of) })
+}
 
 // TestClientMetricsBound: the metrics by client have a bound, whatever names the pods have: as many series of
 // pods as there may be, and three without, each with its lines, and a line with as many bytes as names may have.

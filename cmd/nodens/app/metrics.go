@@ -1,27 +1,32 @@
 package app
 
 import (
+	"fmt"
 	"net/http"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // metrics returns the handler of /metrics. The parts count in plain numbers; a scrape gives
@@ -29,16 +34,172 @@ import (
 // query.
 func (a *agent) metrics() http.Handler {
 	reg := prometheus.NewRegistry()
-	var own prometheus.Collector = a
-	if a.opts.FormerMetricNames {
-		own = withFormerNames{a}
-	}
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), own)
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), a)
 	return newExposition(promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 }
 
 // noView is the view label of zones without a view.
 const noView = ""
+
+// declared is a metric, with what reads it.
+type declared struct {
+	metric
+	read any // see [read]
+}
+
+// metric is a metric as Prometheus has it.
+type metric struct {
+	name   string
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType // 0 for a histogram
+	labels []string
+	former []*prometheus.Desc // the names before CoreDNS 1.7, for --former-metric-names
+	isSum  bool               // see summed
+}
+
+func newMetric(kind prometheus.ValueType, name, help string, labels []string) metric {
+	return metric{name: name, desc: prometheus.NewDesc(name, help, labels, nil), kind: kind, labels: labels}
+}
+
+func counter(name, help string, labels ...string) metric {
+	return newMetric(prometheus.CounterValue, name, help, labels)
+}
+
+func gauge(name, help string, labels ...string) metric {
+	return newMetric(prometheus.GaugeValue, name, help, labels)
+}
+
+func histogram(name, help string, labels ...string) metric { return newMetric(0, name, help, labels) }
+
+// formerly adds names that m had before CoreDNS 1.7, with the same labels.
+func (m metric) formerly(names ...string) metric {
+	for _, name := range names {
+		m.former = append(m.former, prometheus.NewDesc(name, "The name of "+m.name+" before CoreDNS 1.7.", m.labels, nil))
+	}
+	return m
+}
+
+// summed says that values with the same labels are added. Without it there is one value for the same labels.
+func (m metric) summed() metric {
+	m.isSum = true
+	return m
+}
+
+// scrape takes the values of one scrape.
+type scrape struct {
+	ch     chan<- prometheus.Metric
+	former bool               // send the former names, too
+	sums   map[string]*sample // of summed metrics, by name and labels
+}
+
+// sample is one value, or one histogram.
+type sample struct {
+	*metric
+	labels    []string
+	value     float64
+	histogram stat.Snapshot
+}
+
+// series takes the values of one metric. The first labels are given.
+type series struct {
+	*scrape
+	*metric
+	labels []string
+}
+
+func (s series) put(n uint64, labels ...string) {
+	s.add(sample{s.metric, labels, float64(n), stat.Snapshot{}})
+}
+func (s series) set(v float64, labels ...string)             { s.add(sample{s.metric, labels, v, stat.Snapshot{}}) }
+func (s series) histogram(h stat.Snapshot, labels ...string) { s.add(sample{s.metric, labels, 0, h}) }
+
+// add adds a value whose labels follow those of s.
+func (s series) add(x sample) {
+	x.labels = slices.Concat(s.labels, x.labels)
+	for i, text := range x.labels { // names in the cluster may be invalid, and an invalid label is a panic
+		x.labels[i] = strings.ToValidUTF8(text, "\uFFFD")
+	}
+	if !s.isSum {
+		s.send(&x)
+		return
+	}
+	key := s.name + "\x00" + strings.Join(x.labels, "\x00")
+	if sum := s.sums[key]; sum != nil {
+		x.value, x.histogram = x.value+sum.value, x.histogram.Add(sum.histogram)
+	}
+	s.sums[key] = &x
+}
+
+// send sends x, also under its former names.
+func (s *scrape) send(x *sample) {
+	put := func(desc *prometheus.Desc) {
+		if x.kind == 0 {
+			s.ch <- prometheus.MustNewConstHistogram(desc, x.histogram.Count, x.histogram.Sum, x.histogram.Buckets, x.labels...)
+		} else {
+			s.ch <- prometheus.MustNewConstMetric(desc, x.kind, x.value, x.labels...)
+		}
+	}
+	put(x.desc)
+	if s.former {
+		for _, desc := range x.former {
+			put(desc)
+		}
+	}
+}
+
+// byLabel are the values of a metric by its last label.
+type byLabel = map[string]uint64
+
+// readers are the metrics by the type that they are read from.
+var readers = sync.OnceValue(func() map[reflect.Type][]*declared {
+	by := make(map[reflect.Type][]*declared)
+	for i := range metricsTable {
+		from := reflect.TypeOf(metricsTable[i].read).In(0)
+		by[from] = append(by[from], &metricsTable[i])
+	}
+	return by
+})
+
+// read reads the metrics whose functions take a T, from one. labels are the first labels.
+func read[T any](s *scrape, from T, labels ...string) {
+	for _, d := range readers()[reflect.TypeFor[T]()] {
+		to := series{s, &d.metric, labels}
+		switch read := d.read.(type) {
+		case func(T) uint64:
+			to.put(read(from))
+		case func(T) int:
+			to.put(uint64(read(from)))
+		case func(T) float64:
+			to.set(read(from))
+		case func(T) bool:
+			to.put(oneIf(read(from)))
+		case func(T) stat.Snapshot:
+			to.histogram(read(from))
+		case func(T) byLabel:
+			for label, n := range read(from) {
+				to.put(n, label)
+			}
+		case func(T, func(label string, n uint64)):
+			read(from, func(label string, n uint64) { to.put(n, label) })
+		case func(T, func(first, second string, n uint64)):
+			read(from, func(first, second string, n uint64) { to.put(n, first, second) })
+		case func(T, func(first, second, third string, n uint64)):
+			read(from, func(first, second, third string, n uint64) { to.put(n, first, second, third) })
+		case func(T, series):
+			read(from, to)
+		default:
+			panic(fmt.Sprintf("%s is read by a %T", d.name, read))
+		}
+	}
+}
+
+// oneIf returns 1 for true and 0 for false.
+func oneIf(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
 
 // Describe sends nothing, because the metrics depend on the Corefile: the agent is an unchecked
 // collector.
@@ -46,426 +207,190 @@ func (a *agent) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads all counters of the agent.
 func (a *agent) Collect(ch chan<- prometheus.Metric) {
-	s := scrape(ch)
+	collect(ch, a.opts.FormerMetricNames, func(s *scrape) { s.agent(a) })
+}
+
+// collect sends the metrics that readAll reads to ch, also under their former names if former is set.
+func collect(ch chan<- prometheus.Metric, former bool, readAll func(*scrape)) {
+	s := &scrape{ch: ch, former: former, sums: make(map[string]*sample)}
+	readAll(s)
+	for _, x := range s.sums {
+		s.send(x)
+	}
+}
+
+// agent reads all metrics.
+func (s *scrape) agent(a *agent) {
 	a.kernelPath.updateCounters() // before the counters are read
-	b := a.opts.Build
-	s.put(buildInfo, 1, b.Version, b.Commit, b.GoVersion)
-	s.put(panics, float64(a.server.Panics()))
-	a.server.EachShed(func(reason string, n uint64) { s.put(shedRequests, float64(n), reason) })
-	s.histogram(socketWait, a.server.SocketDelay())
-	s.put(refusedConns, float64(a.server.ConnsRefused()))
-	s.put(evictedConns, float64(a.server.ConnsEvicted()))
-	s.put(abortedConns, float64(a.server.ConnsCut()))
-	s.http(&a.http.counts)
-	s.put(httpListenErrors, float64(a.http.failures.Load()))
-	s.put(handshakesFailed, float64(a.server.HandshakesFailed()))
-	s.put(reloadFailed, float64(a.reloadFailed.Load()))
-	s.put(configRefused, boolFloat(a.reloadState.refused.Load()))
-	s.put(configAwaited, boolFloat(a.awaited.shown.Load() != nil))
-	s.histogram(healthDuration, a.selfProbe.duration.Read())
-	s.put(healthFailures, float64(a.selfProbe.failed.Load()))
-	s.put(logDropped, float64(a.logQueue.Stats().Dropped))
-	s.put(setupErrors, float64(a.configMapFailed.Load()), "configmap")
+	read(s, a)
+	read(s, a.server)
+	read(s, a.http)
+	read(s, a.selfProbe)
+	read(s, &a.handoverState)
+	read(s, a.builder.store)
+	read(s, a.kernelPath.state())
 	if a.net != nil {
 		st := a.net.Stats()
-		for kind, n := range st.Errors {
-			s.put(setupErrors, float64(n), string(kind))
-		}
-		s.put(setupRepairs, float64(st.Repairs))
+		read(s, st)
 		if st.Backend != "" { // without rules there is nothing to fail open, and nothing to alert of
-			s.put(setupFailOpen, boolFloat(st.FailOpen))
-			s.put(setupBlocked, float64(len(st.Blocked)))
-			s.put(setupFallback, float64(st.Diversion))
+			read(s, nodeRules(st))
 		}
 	}
-	s.kernelPath(a.kernelPath)
 	s.clients(a.builder.clients.counted())
-	s.handovers(&a.handoverState)
-	s.put(cacheBytes, float64(a.builder.store.Bytes()))
-	s.put(cacheBudget, float64(a.builder.store.Budget()))
-	g := a.current.Load()
-	if g == nil {
-		return
-	}
-	s.put(reloadVersion, 1, "sha512", g.cfg.Hash)
-	guards := newPolicyCounters()
-	for addr, l := range g.listeners {
-		rt := l.Routes
-		srv := serverLabel(l.Transport, addr.AddrPort)
-		var found uint64
-		searches := false
-		for z := range rt.Zones() {
-			s.zone(srv, z.Name.String(), z.View.Name(), z.Stats)
-			guards.add(srv, z.View.Name(), z)
-			found += z.Stats.ViaSearch()
-			searches = searches || z.Autopath != nil
-		}
-		if searches {
-			s.put(autopathSuccess, float64(found), srv)
-		}
-		s.zone(srv, droppedZone, noView, rt.Dropped())
-		s.transport(a.server, addr, l.Transport)
-	}
-	guards.put(s)
-	s.taps(g)
-	s.exporters(g)
-	s.certificates(g)
-	s.parts(g)
-	s.directives(a.builder.directives, g)
-	s.views(g)
-}
-
-// directives puts the metrics that the lines of the table put.
-func (s scrape) directives(table []directive, g *generation) {
-	for _, d := range table {
-		if d.metrics != nil {
-			d.metrics(s, g)
-		}
-	}
-}
-
-func (s scrape) handovers(of *handoverState) {
-	var given handover.Stats
-	var takenBack map[string]uint64
-	if host := of.handoverServer.Load(); host != nil {
-		given = host.Stats()
-		_, takenBack = host.TakenBack()
-	}
-	const successor, predecessor = "successor", "predecessor"
-	s.put(handovers, float64(of.takeovers.Load()), successor, "complete")
-	s.put(handovers, float64(of.takeoversFailed.Load()), successor, "failed")
-	s.put(handovers, float64(given.Completed), predecessor, "complete")
-	s.put(handovers, float64(given.Failed), predecessor, "failed")
-	s.put(handovers, float64(given.Resumed), predecessor, "resumed")
-	s.put(handovers, float64(given.Returned), predecessor, "returned")
-	s.put(handovers, float64(of.returned.Load()), successor, "returned")
-	s.put(handoverComparing, boolFloat(of.comparing.Load()))
-	s.put(handoverRefused, float64(given.Refused))
-	for reason, n := range takenBack {
-		s.put(handoverTakenBack, float64(n), reason)
-	}
-	s.put(cacheRestored, float64(of.restored.Load()))
-}
-
-func (s scrape) http(c *httpCounts) {
-	for limit, name := range map[connlimit.Limit]string{connlimit.Client: "client", connlimit.Total: "listener"} {
-		s.put(httpEvicted, float64(c.evicted[limit].Load()), name)
-		s.put(httpRefused, float64(c.refused[limit].Load()), name)
-	}
-}
-
-func (s scrape) loops(srv string, p *blockParts) {
-	for z, l := range p.loops() {
-		s.put(loopDetected, boolFloat(l.Stopped()), srv, z.String(), p.block.ViewName())
-	}
-}
-
-func (s scrape) certificates(g *generation) {
-	failed := make(map[string]uint64) // several may be of one file, with other clients
-	for _, c := range g.certs {
-		if _, ok := failed[c.File()]; !ok {
-			s.put(certificateEnd, float64(c.Expiry().Unix()), c.File())
-		}
-		failed[c.File()] += c.ReloadFailures()
-	}
-	for file, n := range failed {
-		s.put(tlsReloadFailed, float64(n), file)
-	}
-}
-
-// scrape receives the metrics of one scrape.
-type scrape chan<- prometheus.Metric
-
-func (s scrape) put(f metricDesc, v float64, labels ...string) {
-	for i, text := range labels { // names in the cluster may be invalid, and an invalid label is a panic
-		labels[i] = strings.ToValidUTF8(text, "\uFFFD")
-	}
-	s <- prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
-}
-
-func (s scrape) histogram(f metricDesc, h stat.Snapshot, labels ...string) {
-	s <- prometheus.MustNewConstHistogram(f.desc, h.Count, h.Sum, h.Buckets, labels...)
-}
-
-func (s scrape) zone(srv, zone, view string, st *resolver.Stats) {
-	st.EachRequest(func(proto, fam, qtype string, n uint64) {
-		s.put(requests, float64(n), srv, zone, view, proto, fam, qtype)
-	})
-	st.EachResponse(func(rcode, plugin string, n uint64) {
-		s.put(responses, float64(n), srv, zone, view, rcode, plugin)
-	})
-	st.EachSize(func(proto string, req, resp stat.Snapshot) {
-		s.histogram(requestSize, req, srv, zone, view, proto)
-		s.histogram(responseSize, resp, srv, zone, view, proto)
-	})
-	s.histogram(requestDuration, st.Duration(), srv, zone, view)
-	passed, denied := st.PrivateAddresses()
-	s.put(doRequests, float64(st.DO()), srv, zone, view)
-	for reply, n := range map[string]uint64{"passed": passed, "denied": denied} {
-		if n > 0 {
-			s.put(privateAddresses, float64(n), srv, zone, view, reply)
-		}
-	}
-}
-
-// parts puts the metrics of the blocks' parts, under the first address of each block.
-func (s scrape) parts(g *generation) {
-	var entries uint64
-	hasHosts, reloaded := false, 0.0
-	for _, p := range g.blocks {
-		srv := serverLabel(p.block.Transport, p.block.Listen[0])
-		zones := make([]string, len(p.block.Zones))
-		for i, z := range p.block.Zones {
-			zones[i] = z.String()
-			for _, name := range p.block.Directives() {
-				s.put(pluginEnabled, 1, srv, zones[i], p.block.ViewName(), name)
+	if g := a.current.Load(); g != nil {
+		s.generation(g, a.server)
+		for _, d := range a.builder.directives {
+			if d.metrics != nil {
+				d.metrics(s, g)
 			}
 		}
-		if p.cache() != nil {
-			s.cache(srv, strings.Join(zones, ","), p.block.ViewName(), p.cache().Stats())
+	}
+}
+
+// generation reads the metrics of what was built from the configuration.
+func (s *scrape) generation(g *generation, srv *server.Server) {
+	read(s, g)
+	for at, l := range g.listeners {
+		s.listener(srv, at, l)
+	}
+	for _, t := range g.taps {
+		read(s, t, t.Endpoint())
+	}
+	for _, e := range g.exporters {
+		read(s, e, e.Endpoint())
+	}
+	for _, c := range g.certs {
+		read(s, c, c.File())
+	}
+	read(s, upstream.Stats{}) // 0 without upstreams
+	for f := range g.forwards() {
+		read(s, f.pool.Stats())
+	}
+	for to, sum := range g.servers() {
+		s.upstream(to.String(), sum)
+	}
+	s.blocks(g)
+	var views []kubernetes.Stats
+	for _, v := range g.views {
+		views = append(views, v.Stats())
+	}
+	s.views(views)
+}
+
+// listener reads the metrics of the zones that are served at an address.
+func (s *scrape) listener(srv *server.Server, at server.ListenAddr, l server.ListenerConfig) {
+	label, zones := serverLabel(l.Transport, at.AddrPort), slices.Collect(l.Routes.Zones())
+	for _, z := range zones {
+		s.zone(z.Stats, label, z.Name.String(), z.View.Name())
+		read(s, servedZone{z, label, z.Stats.Verdicts()})
+	}
+	s.zone(l.Routes.Dropped(), label, droppedZone, noView)
+	read(s, served{srv, at, l, zones}, label)
+}
+
+// zone reads the counters of a zone.
+func (s *scrape) zone(st *resolver.Stats, srv, zone, view string) {
+	read(s, st, srv, zone, view)
+	st.EachSize(func(proto string, query, reply stat.Snapshot) {
+		read(s, querySize{query}, srv, zone, view, proto)
+		read(s, replySize{reply}, srv, zone, view, proto)
+	})
+}
+
+// blocks reads the metrics of the blocks' parts. The tables of hosts share their labels.
+func (s *scrape) blocks(g *generation) {
+	var tables []*hosts.Table
+	for _, p := range g.blocks {
+		s.block(p)
+		if t := p.hosts(); t != nil {
+			tables = append(tables, t)
+			read(s, t)
 		}
-		if p.hosts() != nil {
-			hasHosts = true
-			entries += uint64(p.hosts().Entries())
-			reloaded = max(reloaded, float64(p.hosts().ModTime().UnixNano())/1e9)
-		}
-		s.loops(srv, p)
 	}
-	if hasHosts {
-		s.put(hostsEntries, float64(entries))
-		s.put(hostsReload, reloaded)
-	}
-	s.upstreams(g)
-}
-
-func (s scrape) cache(srv, zones, view string, st cache.Stats) {
-	s.put(cacheRequests, float64(st.Requests), srv, zones, view)
-	s.put(cacheMisses, float64(st.Misses), srv, zones, view)
-	s.put(cacheDrops, float64(st.Drops), srv, zones, view)
-	s.put(cachePrefetch, float64(st.Prefetches), srv, zones, view)
-	s.put(cacheStale, float64(st.Stale), srv, zones, view)
-	s.put(cacheCuts, float64(st.Cuts), srv, zones, view)
-	for _, k := range []struct {
-		kind                     string
-		entries, hits, evictions uint64
-	}{
-		{"success", st.Entries.Success, st.Hits.Success, st.Evictions.Success},
-		{"denial", st.Entries.Denial, st.Hits.Denial, st.Evictions.Denial},
-	} {
-		s.put(cacheEntries, float64(k.entries), srv, k.kind, zones, view)
-		s.put(cacheHits, float64(k.hits), srv, k.kind, zones, view)
-		s.put(cacheEvictions, float64(k.evictions), srv, k.kind, zones, view)
+	if len(tables) > 0 {
+		read(s, tables)
 	}
 }
 
-// boolFloat returns 1 for true and 0 for false.
-func boolFloat(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// views puts the sums over all views, which have the same labels.
-func (s scrape) views(g *generation) {
-	if len(g.views) == 0 {
+// views reads the metrics of all views, which have the same labels.
+func (s *scrape) views(list []kubernetes.Stats) {
+	if len(list) == 0 {
 		return
 	}
-	sum := viewSum{
-		durations: make(map[string]stat.Snapshot), requests: make(map[kubernetes.Requests]uint64),
-		objects: make(map[string]int), levels: map[string]float64{"node": 0, "wide": 0, "all": 0}, synced: 1, last: time.Now(),
-	}
-	for _, v := range g.views {
-		sum.add(v.Stats())
-	}
-	for kind, h := range sum.durations {
-		s.histogram(programming, h, kind)
-	}
-	for r, n := range sum.requests {
-		s.put(restRequests, float64(n), r.Code, r.Method, r.Host)
-	}
-	for kind, n := range sum.objects {
-		s.put(viewObjects, float64(n), kind)
-	}
-	s.put(viewSynced, sum.synced)
-	s.put(viewInvalid, float64(sum.faults))
-	if !sum.last.IsZero() {
-		s.put(viewLastEvent, float64(sum.last.Unix()))
-		s.put(viewAge, max(0, time.Since(sum.last).Seconds()))
-	}
-	s.put(viewSetBacks, float64(sum.setBacks))
-	s.put(viewSlowEvents, float64(sum.slow))
-	s.put(viewNamespaces, float64(sum.sources))
-	for level, is := range sum.levels {
-		s.put(viewScope, is, level)
-	}
-}
-
-// viewSum sums the counters of views.
-type viewSum struct {
-	durations map[string]stat.Snapshot
-	requests  map[kubernetes.Requests]uint64 // Count is 0 in the keys
-	objects   map[string]int
-	faults    uint64
-	setBacks  uint64
-	slow      uint64
-	sources   int
-	levels    map[string]float64 // 1 for those that a view is at
-	synced    float64            // 1 if all are
-	last      time.Time          // of the view without an event for longest; zero if one has had none
-}
-
-func (sum *viewSum) add(st kubernetes.Stats) {
-	for kind, h := range st.Programming {
-		sum.durations[kind] = sum.durations[kind].Add(h)
-	}
-	for _, r := range st.Requests {
-		n := r.Count
-		r.Count = 0
-		sum.requests[r] += n
-	}
-	sum.objects["service"] += st.Services
-	sum.objects["endpointslice"] += st.Slices
-	sum.objects["endpoint"] += st.Endpoints
-	sum.objects["namespace"] += st.Namespaces
-	sum.objects["pod"] += st.Pods
-	sum.sources += st.Sources
-	sum.levels[st.Level] = 1
-	sum.faults += st.Faults
-	sum.slow += st.SlowEvents
-	if !st.Synced {
-		sum.synced = 0
-	}
-	sum.setBacks += st.Gaps.SetBacks
-	if st.LastEvent.Before(sum.last) {
-		sum.last = st.LastEvent
-	}
-}
-
-// policyCounters sums the counters of zones with equal labels, for one scrape.
-type policyCounters struct {
-	localhosts uint64
-	local      bool
-	dns64      map[string]uint64                // by server
-	allowed    map[aclKey]uint64                // zone is ""
-	denied     map[metricDesc]map[aclKey]uint64 // by metric
-}
-
-// aclKey are the labels of an ACL's counter.
-type aclKey struct{ server, zone, view string }
-
-func newPolicyCounters() *policyCounters {
-	return &policyCounters{dns64: make(map[string]uint64), allowed: make(map[aclKey]uint64), denied: make(map[metricDesc]map[aclKey]uint64)}
-}
-
-func (g *policyCounters) add(srv, view string, z *resolver.Zone) {
-	if z.Local != nil {
-		g.local = true
-		g.localhosts += z.Stats.Localhosts()
-	}
-	if z.DNS64 != nil {
-		g.dns64[srv] += z.Stats.Mapped()
-	}
-	v := z.Stats.Verdicts()
-	if z.ACL != nil {
-		g.allowed[aclKey{server: srv, view: view}] += v.Allowed
-	}
-	for f, of := range map[metricDesc]map[wire.Name]uint64{aclBlocked: v.Blocked, aclFiltered: v.Filtered, aclDropped: v.Dropped} {
-		if g.denied[f] == nil {
-			g.denied[f] = make(map[aclKey]uint64)
-		}
-		for zone, n := range of {
-			g.denied[f][aclKey{srv, zone.String(), view}] += n
+	all, last := viewStates{true, byLabel{"node": 0, "wide": 0, "all": 0}}, time.Now()
+	for _, st := range list {
+		read(s, st)
+		all.synced, all.levels[st.Level] = all.synced && st.Synced, 1
+		if st.LastEvent.Before(last) {
+			last = st.LastEvent
 		}
 	}
+	read(s, all)
+	if !last.IsZero() { // otherwise one has had none
+		read(s, lastEvent(last))
+	}
 }
 
-func (g *policyCounters) put(s scrape) {
-	if g.local {
-		s.put(localNames, float64(g.localhosts))
+// block reads the metrics of the parts of p, under the first address of its block.
+func (s *scrape) block(p *blockParts) {
+	label := serverLabel(p.block.Transport, p.block.Listen[0])
+	read(s, p, label)
+	if p.cache() == nil {
+		return
 	}
-	for srv, n := range g.dns64 {
-		s.put(dns64Mapped, float64(n), srv)
+	st, zones := p.cache().Stats(), make([]string, len(p.block.Zones))
+	for i, z := range p.block.Zones {
+		zones[i] = z.String()
 	}
-	for k, n := range g.allowed {
-		s.put(aclAllowed, float64(n), k.server, k.view)
+	all, view := strings.Join(zones, ","), p.block.ViewName()
+	read(s, st, label, all, view)
+	read(s, cacheKind{st.Entries.Success, st.Hits.Success, st.Evictions.Success}, label, "success", all, view)
+	read(s, cacheKind{st.Entries.Denial, st.Hits.Denial, st.Evictions.Denial}, label, "denial", all, view)
+}
+
+// upstream reads the metrics of one upstream.
+func (s *scrape) upstream(label string, sum *upstreamSum) {
+	read(s, &sum.Server, label)
+	if sum.Budget != nil {
+		read(s, sum.Budget, label)
 	}
-	for f, of := range g.denied {
-		for k, n := range of {
-			s.put(f, float64(n), k.server, k.zone, k.view)
+	for directive, x := range sum.byDirective {
+		s.exchanges(exchanges{Server: x}, label, directive)
+	}
+}
+
+// exchanges reads the metrics of the exchanges with one upstream because of one directive.
+func (s *scrape) exchanges(x exchanges, label, directive string) {
+	for rcode, h := range x.Durations {
+		read(s, rcodeExchanges{h}, label, rcode.String(), directive)
+		if x.GRPC {
+			read(s, rcodeGRPC{h}, label, rcode.String())
+		} else {
+			read(s, rcodeForward{h}, label, rcode.String())
 		}
+		x.total = x.total.Add(h)
 	}
+	read(s, x, label, directive)
+	read(s, x.TCP, label, "tcp", directive)
+	if x.QUIC != (upstream.Reuse{}) { // most agents have no upstream over QUIC
+		read(s, x.QUIC, label, "quic", directive)
+	}
+	if x.GRPC {
+		read(s, viaGRPC{x}, label)
+		return
+	}
+	read(s, x.UDP, label, "udp", directive)
+	read(s, viaForward{x}, label)
 }
 
-// transport puts the replies at addr by the codes of its transport.
-func (s scrape) transport(from *server.Server, addr server.ListenAddr, via config.Transport) {
-	srv := serverLabel(via, addr.AddrPort)
-	byStatus := func(m metricDesc) func(status int, n uint64) {
-		return func(status int, n uint64) { s.put(m, float64(n), srv, strconv.Itoa(status)) }
-	}
-	switch via {
-	case config.DNSOverHTTPS:
-		from.EachHTTPStatus(addr, byStatus(httpsResponses))
-	case config.DNSOverHTTP3:
-		from.EachHTTPStatus(addr, byStatus(https3Responses))
-	case config.DNSOverQUIC:
-		from.EachDoQCode(addr, func(code int, n uint64) {
-			s.put(quicResponses, float64(n), srv, "0x"+strconv.FormatInt(int64(code), 16))
-		})
-	}
-}
-
-// serverLabel returns CoreDNS's value of the server label.
-func serverLabel(via config.Transport, addr netip.AddrPort) string {
-	if addr.Addr().IsUnspecified() {
-		return via.String() + "://:" + strconv.Itoa(int(addr.Port()))
-	}
-	return via.String() + "://" + addr.String()
-}
-
-// exporters puts the counters of the exporters.
-func (s scrape) exporters(g *generation) {
-	type series struct{ endpoint, reason string }
-	sent, dropped := make(map[string]uint64), make(map[series]uint64)
-	for _, e := range g.exporters {
-		sent[e.Endpoint()] += e.Sent()
-		e.EachDropped(func(reason string, n uint64) { dropped[series{e.Endpoint(), reason}] += n })
-	}
-	for to, n := range sent {
-		s.put(traceSpans, float64(n), to)
-	}
-	for k, n := range dropped {
-		s.put(traceDropped, float64(n), k.endpoint, k.reason)
-	}
-}
-
-// clients puts the metrics by client. of is nil if none are counted.
-func (s scrape) clients(of *clients.Table) {
+// clients reads the metrics by client. of is nil if none are counted.
+func (s *scrape) clients(of *clients.Table) {
 	if of == nil {
 		return
 	}
-	limited := make(map[string][]uint64) // by namespace
 	for _, x := range of.Series() {
-		if limited[x.Namespace] == nil {
-			limited[x.Namespace] = make([]uint64, len(x.Counts.Limited))
-		}
-		for reason, n := range x.Counts.Limited {
-			limited[x.Namespace][reason] += n
-		}
-		labels := []string{x.Namespace, workloadLabel(x.Workload)}
-		for result, n := range map[string]uint64{
-			"noerror": x.Counts.NoError, "nxdomain": x.Counts.NXDomain, "servfail": x.Counts.ServFail, "other": x.Counts.Other,
-		} {
-			s.put(clientQueries, float64(n), append(labels, result)...)
-		}
-		s.put(clientWaste, float64(x.Counts.Waste), labels...)
-		s.put(clientUpstream, float64(x.Counts.Upstream), labels...)
-		s.put(clientSlow, float64(x.Counts.Slow), labels...)
-	}
-	for namespace, counts := range limited {
-		for reason, n := range counts {
-			s.put(clientLimited, float64(n), namespace, clients.Reason(reason).String())
-		}
+		read(s, x, x.Namespace)
+		read(s, x.Counts, x.Namespace, workloadLabel(x.Workload))
 	}
 }
 
@@ -477,37 +402,98 @@ func workloadLabel(w clients.Workload) string {
 	return w.Kind + "/" + w.Name
 }
 
-// taps puts the dropped messages of each collector.
-func (s scrape) taps(g *generation) {
-	dropped, connected := make(map[string]uint64), make(map[string]int)
-	for _, t := range g.taps {
-		dropped[t.Endpoint()] += t.Dropped()
-		connected[t.Endpoint()] += t.Collectors()
+// serverLabel returns CoreDNS's value of the server label.
+func serverLabel(via config.Transport, addr netip.AddrPort) string {
+	if addr.Addr().IsUnspecified() {
+		return via.String() + "://:" + strconv.Itoa(int(addr.Port()))
 	}
-	for to, n := range connected {
-		s.put(tapCollectors, float64(n), to)
+	return via.String() + "://" + addr.String()
+}
+
+// The following are what metrics are read from, where it is not a part itself.
+type (
+	// served is a listener.
+	served struct {
+		from *server.Server
+		at   server.ListenAddr
+		server.ListenerConfig
+		zones []*resolver.Zone
 	}
-	for to, n := range dropped {
-		s.put(tapDropped, float64(n), to)
+	// servedZone is a zone of a listener.
+	servedZone struct {
+		*resolver.Zone
+		server   string
+		verdicts resolver.Verdicts
+	}
+	// querySize and replySize are of one zone and protocol.
+	querySize struct{ stat.Snapshot }
+	replySize struct{ stat.Snapshot }
+	// cacheKind are the numbers of one kind of entries.
+	cacheKind struct{ entries, hits, evictions uint64 }
+	// nodeRules is the state of the rules.
+	nodeRules netsetup.Stats
+	// exchanges are those with an upstream because of one directive, which is that of viaForward or viaGRPC; rcodeExchanges are
+	// those with one rcode.
+	exchanges struct {
+		upstream.Server
+		total stat.Snapshot // of Durations
+	}
+	viaForward     struct{ exchanges }
+	viaGRPC        struct{ exchanges }
+	rcodeExchanges struct{ stat.Snapshot }
+	rcodeForward   struct{ stat.Snapshot }
+	rcodeGRPC      struct{ stat.Snapshot }
+	// secondaryZones are the zones of primary servers, their transfers and NOTIFY messages.
+	secondaryZones struct{ zones, transfers, notifies byLabel }
+	// zoneTransfers counts the transfers to other servers.
+	zoneTransfers interface {
+		EachCount(f func(zone, result string, n uint64))
+		EachNotify(f func(zone, result string, n uint64))
+	}
+	// viewStates says whether all views are synced, and at which levels they are.
+	viewStates struct {
+		synced bool
+		levels byLabel
+	}
+	// lastEvent is that of the view without one for longest.
+	lastEvent time.Time
+	// kernelState is the state of the kernel path.
+	kernelState struct {
+		active             bool
+		answering, watched int
+		failed             uint64
+		kernelpath.Counters
+	}
+)
+
+// putStatus puts the replies by HTTP status if clients use the transport.
+func (l *served) putStatus(via config.Transport, s series) {
+	if l.Transport == via {
+		l.from.EachHTTPStatus(l.at, func(status int, n uint64) { s.put(n, strconv.Itoa(status)) })
 	}
 }
 
-// kernelPath puts the metrics of the kernel path, all 0 without a program.
-func (s scrape) kernelPath(of *kernelPath) {
-	var active, failed float64
-	var links, watched int
-	counters := kernelpath.Counters{Results: map[string]uint64{"answered": 0}}
-	if of.available() {
-		active, failed = boolFloat(of.active.Load()), float64(of.failed.Load())
-		links, watched = of.program.Links()
-		counters = of.program.Counters()
+// putVerdicts puts the queries with one verdict, by the zone of the rule.
+func (z *servedZone) putVerdicts(byZone map[wire.Name]uint64, s series) {
+	for zone, n := range byZone {
+		s.put(n, z.server, zone.String(), z.View.Name())
 	}
-	s.put(kernelActive, active)
-	s.put(kernelInterfaces, float64(links))
-	s.put(kernelWatched, float64(watched))
-	s.put(kernelAttachErrors, failed)
-	s.put(kernelSamplesDropped, float64(counters.SamplesDropped))
-	for result, n := range counters.Results {
-		s.put(kernelQueries, float64(n), result)
+}
+
+// state returns the state of the kernel path, all 0 without a program.
+func (s *kernelPath) state() kernelState {
+	if !s.available() {
+		return kernelState{Counters: kernelpath.Counters{Results: map[string]uint64{"answered": 0}}}
 	}
+	k := kernelState{active: s.active.Load(), failed: s.failed.Load(), Counters: s.program.Counters()}
+	k.answering, k.watched = s.program.Links()
+	return k
+}
+
+// given returns what is known of the handovers to successors.
+func (of *handoverState) given() (st handover.Stats) {
+	if host := of.handoverServer.Load(); host != nil {
+		st = host.Stats()
+	}
+	return st
 }

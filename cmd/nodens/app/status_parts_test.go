@@ -6,10 +6,12 @@ import (
 	"errors"
 	"net/netip"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -104,10 +106,16 @@ func TestViewWithoutEvent(t *testing.T) {
 	if text := viewProblem(&report.View{AgeSeconds: 90, Error: "it restarts"}); text != "" {
 		t.Errorf("while the last event is recent: %q", text)
 	}
-	values := viewSum{objects: make(map[string]int), levels: make(map[string]float64), last: time.Now()}
-	values.add(st)
-	if !values.last.IsZero() {
-		t.Error("metrics have the time of an event")
+	all := make(chan prometheus.Metric, 100)
+	collect(all, false, func(s *scrape) { s.views([]kubernetes.Stats{{Opened: st.Opened, LastEvent: time.Now()}, st}) })
+	close(all)
+	if len(all) < 10 {
+		t.Errorf("only %d values", len(all))
+	}
+	for m := range all {
+		if strings.Contains(m.Desc().String(), "nodens_kubernetes_last_event") {
+			t.Errorf("metrics have the time of an event: %v", m)
+		}
 	}
 }
 

@@ -28,10 +28,8 @@ func viewReport(g *generation) *report.View {
 
 // addView adds a view to sum. watched says that it is filled from an API server.
 func addView(sum *report.View, st kubernetes.Stats, watched bool) {
-	for kind, n := range map[string]int{
-		"service": st.Services, "endpointslice": st.Slices, "endpoint": st.Endpoints, "namespace": st.Namespaces, "pod": st.Pods,
-	} {
-		sum.Objects[kind] += n
+	for kind, n := range objectsByKind(&st) {
+		sum.Objects[kind] += int(n)
 	}
 	sum.Synced = sum.Synced && st.Synced
 	sum.Faulty += st.Faulty
@@ -91,4 +89,12 @@ func union(a, b []string) []string {
 	list := append(append([]string{}, a...), b...)
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// objectsByKind returns the numbers of objects in a view.
+func objectsByKind(st *kubernetes.Stats) byLabel {
+	return byLabel{
+		"service": uint64(st.Services), "endpointslice": uint64(st.Slices), "endpoint": uint64(st.Endpoints),
+		"namespace": uint64(st.Namespaces), "pod": uint64(st.Pods),
+	}
 }
