@@ -14,11 +14,11 @@ const (
 	TenSeconds Window = iota
 	Minute
 	Hour
-	windows
+	NumWindows
 )
 
 // halves are half the lengths of the windows. Each one is a multiple of the one before.
-var halves = [windows]time.Duration{5 * time.Second, 30 * time.Second, 30 * time.Minute}
+var halves = [NumWindows]time.Duration{5 * time.Second, 30 * time.Second, 30 * time.Minute}
 
 // Length returns the length of w.
 func (w Window) Length() time.Duration { return 2 * halves[w] }
@@ -46,7 +46,7 @@ type Windows struct {
 	started, ends time.Duration
 	// sums are of what has ended within the current half of the window, before of the half before.
 	// TenSeconds has no sum.
-	sums, before [windows]list
+	sums, before [NumWindows]list
 }
 
 // Report is what a [Windows] knows of a window.
@@ -75,7 +75,7 @@ func NewWindows(now time.Duration) *Windows {
 func (w *Windows) Reset(now time.Duration) {
 	w.current.Reset()
 	w.started, w.ends = now, now.Truncate(halves[TenSeconds])+halves[TenSeconds]
-	w.sums, w.before = [windows]list{}, [windows]list{}
+	w.sums, w.before = [NumWindows]list{}, [NumWindows]list{}
 }
 
 // Add counts key weight times at now, as [Sketch.Add] does. It allocates only if a half has ended, once
@@ -108,7 +108,7 @@ func (w *Windows) endHalf() {
 	slices.SortFunc(done.entries, compareEntries)
 	w.current.Reset()
 	w.before[TenSeconds] = newList(done)
-	for i := Minute; i < windows; i++ {
+	for i := Minute; i < NumWindows; i++ {
 		done = sum(w.sums[i].counts(), done)
 		slices.SortFunc(done.entries, compareEntries)
 		if w.ends%halves[i] != 0 {

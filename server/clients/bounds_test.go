@@ -194,7 +194,7 @@ func TestWindows(t *testing.T) {
 		table.Count(0, addr(1), clients.Query{})
 		table.Sweep()
 	}
-	for w, length := range map[clients.Window]time.Duration{clients.Seconds10: 10 * time.Second, clients.Minute: time.Minute, clients.Hour: time.Hour} {
+	for w, length := range map[clients.Window]time.Duration{clients.TenSeconds: 10 * time.Second, clients.Minute: time.Minute, clients.Hour: time.Hour} {
 		r := table.Report(clients.Pods, w)
 		if r.Window < length/2 || r.Window > length || r.Since != 2*time.Hour {
 			t.Errorf("the window of %v covers %v of %v", length, r.Window, r.Since)

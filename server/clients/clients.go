@@ -789,7 +789,7 @@ func (t *Table) hash(key *addrKey) uint64 { return addrhash.Sum(&t.seed, (*[16]b
 // rotate begins a new half of each window whose half is over.
 func (t *Table) rotate(now time.Duration) {
 	for w := range t.windows {
-		if now-t.windows[w].current < halves[w] {
+		if now-t.windows[w].current < Window(w).Length()/2 {
 			continue
 		}
 		t.windows[w] = window{t.windows[w].current, now}

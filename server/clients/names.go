@@ -196,7 +196,7 @@ func (n *names) clientNames(now time.Duration, w Window, age time.Duration) sket
 func (n *names) top(topic Topic, now time.Duration, w Window) sketch.Report {
 	n.mu.Lock()
 	n.flush(now)
-	s := n.topics[topic].Snapshot(now, sketchWindows[w])
+	s := n.topics[topic].Snapshot(now, w)
 	n.mu.Unlock() // readers must not wait for Top
 	return s.Top(math.MaxInt)
 }
@@ -235,9 +235,6 @@ type NameReport struct {
 	Names []NameCount
 	More  int
 }
-
-// sketchWindows are the windows of the names' tables.
-var sketchWindows = [numWindows]sketch.Window{Seconds10: sketch.TenSeconds, Minute: sketch.Minute, Hour: sketch.Hour}
 
 // idLen is the length of an identity's number in front of a name.
 const idLen = 4

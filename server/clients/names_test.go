@@ -81,7 +81,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	table.clock.advance(time.Hour)
-	if r := table.Names(clients.TopNames, clients.Seconds10, 3); len(r.Names) > 0 || r.Total > 0 {
+	if r := table.Names(clients.TopNames, clients.TenSeconds, 3); len(r.Names) > 0 || r.Total > 0 {
 		t.Errorf("an hour later: %v", r)
 	}
 }

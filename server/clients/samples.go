@@ -8,8 +8,6 @@ const (
 	sampleCount = 64
 	// sampleNameBytes is the room for their names.
 	sampleNameBytes = 4 << 10
-	// sampleHalf is the length of the halves of the shortest window of names.
-	sampleHalf = 5 * time.Second
 )
 
 // sample is a query for the tables of names. The query's name is in the buffer.
@@ -68,7 +66,8 @@ func (n *names) addNow(s *stripe, id uint32, q *Query, weight uint64, slow bool)
 
 // flush adds the contents of the buffers to the tables. n.mu is held.
 func (n *names) flush(now time.Duration) {
-	n.until = max(n.until, now.Truncate(sampleHalf)+sampleHalf)
+	half := TenSeconds.Length() / 2
+	n.until = max(n.until, now.Truncate(half)+half)
 	for i := range n.stripes {
 		n.flushStripe(&n.stripes[i])
 	}

@@ -54,7 +54,7 @@ func TestSamplesInWindow(t *testing.T) {
 	table.clock.advance(10 * time.Second)
 	table.ask(t, 1, "new.test.", clients.Query{}, 200)
 	table.clock.advance(3 * time.Second)
-	r := table.Names(clients.TopNames, clients.Seconds10, 10)
+	r := table.Names(clients.TopNames, clients.TenSeconds, 10)
 	if len(r.Names) != 1 || r.Names[0].Name != "new.test." || r.Total != 200 {
 		t.Errorf("%d queries in %v: %v", r.Total, r.Covered, r.Names)
 	}

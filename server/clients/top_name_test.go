@@ -44,7 +44,7 @@ func TestTopName(t *testing.T) {
 		}
 	}
 	table.clock.advance(time.Hour)
-	if top := table.Report(clients.Pods, clients.Seconds10).Clients[0].TopName; top != (clients.TopName{}) {
+	if top := table.Report(clients.Pods, clients.TenSeconds).Clients[0].TopName; top != (clients.TopName{}) {
 		t.Errorf("an hour later: %+v", top)
 	}
 }

@@ -1,19 +1,20 @@
 package clients
 
-import "time"
+import (
+	"time"
 
-// Window is a period up to now over which queries are counted.
-type Window uint8
-
-const (
-	Seconds10 Window = iota
-	Minute
-	Hour
-	numWindows
+	"github.com/nodens-dns/nodens/internal/sketch"
 )
 
-// halves are half the lengths of the windows.
-var halves = [numWindows]time.Duration{5 * time.Second, 30 * time.Second, 30 * time.Minute}
+// Window is a period up to now over which queries and names are counted.
+type Window = sketch.Window
+
+const (
+	TenSeconds = sketch.TenSeconds
+	Minute     = sketch.Minute
+	Hour       = sketch.Hour
+	numWindows = sketch.NumWindows
+)
 
 // sweepInterval is the shortest half.
 const sweepInterval = 5 * time.Second

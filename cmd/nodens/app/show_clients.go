@@ -19,7 +19,7 @@ const maxShownClients = 1024
 // The values of the parameters of /clients.
 var (
 	clientRows    = map[string]clients.By{"pod": clients.Pods, "workload": clients.Workloads, "namespace": clients.Namespaces}
-	clientWindows = map[string]clients.Window{"10s": clients.Seconds10, "1m": clients.Minute, "1h": clients.Hour}
+	clientWindows = map[string]clients.Window{"10s": clients.TenSeconds, "1m": clients.Minute, "1h": clients.Hour}
 	clientKinds   = map[clients.Kind]string{clients.PodClient: "pod", clients.Host: "host", clients.Unknown: "unknown", clients.Other: "other"}
 )
 
