@@ -66,7 +66,7 @@ func within(dir string, roots ...string) bool {
 // line, so no entry leads back up: what is not listed imports internal only.
 var allowed = map[string][]string{
 	"cmd/nodens":           {"cmd/nodens/advice", "cmd/nodens/app", "cmd/nodens/kubectl", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup", "server/zonefile"},
-	"cmd/nodens/app":       {"cmd/nodens/app/page", "cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
+	"cmd/nodens/app":       {"cmd/nodens/app/endpoint", "cmd/nodens/app/page", "cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
 	"cmd/nodens/app/page":  {"cmd/nodens/advice"},
 	"cmd/nodens/advice":    {},
 	"cmd/nodens/kubectl":   {"cmd/nodens/advice"},

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -42,11 +43,11 @@ func (a *agent) openAdmin(path string) (*admin, error) {
 	}
 	s := &admin{path: path, inode: inode, server: &http.Server{
 		Handler:           a.adminHandler(),
-		ReadTimeout:       httpTimeout,
-		ReadHeaderTimeout: httpTimeout,
-		WriteTimeout:      httpTimeout,
-		IdleTimeout:       httpTimeout,
-		MaxHeaderBytes:    maxHeader,
+		ReadTimeout:       endpoint.Timeout,
+		ReadHeaderTimeout: endpoint.Timeout,
+		WriteTimeout:      endpoint.Timeout,
+		IdleTimeout:       endpoint.Timeout,
+		MaxHeaderBytes:    endpoint.MaxHeader,
 	}}
 	go func() {
 		if err := s.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {

@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/ethtool"
 	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/podrange"
-	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -46,14 +46,14 @@ type agent struct {
 	// libraries takes what libraries log.
 	libraries  *libraryLog
 	server     *server.Server
-	http       *httpServers
+	http       *endpoint.Servers
 	builder    builder
 	net        *netsetup.Setup // nil: the node's network stays unchanged
 	fallback   *fallback       // nil: there are no rules
 	kernelPath *kernelPath     // nil: --kernel-path=off
 	active     activeTasks
 	handoverState
-	selfProbe     *selfProbe
+	selfProbe     *endpoint.SelfProbe
 	progress      progress
 	window        baseline.Window[baseline.Statistics]
 	counterWindow baseline.Window[counterSample]
@@ -158,7 +158,7 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 		logQueue:   l.queue, libraries: libraries,
 		logLevel: level,
 		server:   srv,
-		http:     &httpServers{log: log, errors: libraries.logger(), reusePort: opts.HandoverDir != "", local: addrs.has, servers: make(map[string]*httpServer)},
+		http:     endpoint.New(endpoint.Options{Log: log, Errors: libraries.logger(), ReusePort: opts.HandoverDir != "", Local: addrs.has}),
 		builder: builder{
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
@@ -166,7 +166,7 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 			limiters: limits, tail: new(tail.Feed), directives: slices.Concat(directives[:], optional(log)),
 			budgets: upstream.NewBudgets(upstream.BudgetOptions{Logger: log.With("part", "upstream"), Drops: ethtool.Drops}),
 		},
-		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
+		selfProbe: endpoint.NewSelfProbe(),
 		cancels:   make(map[any]context.CancelFunc),
 		fatal:     make(chan error, 1),
 
@@ -241,7 +241,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	a.background.Go(func() { a.progress.watch(ctx, a.server) })
 	a.background.Go(func() { a.sampleStatistics(ctx) })
 	a.background.Go(func() { a.watchPorts(ctx) })
-	a.background.Go(func() { a.http.retry(ctx) })
+	a.background.Go(func() { a.http.Retry(ctx) })
 	a.background.Go(func() { a.builder.clients.owners().Run(ctx) })
 	if a.opts.Page.IsValid() {
 		a.background.Go(func() { a.sampleHistory(ctx) })
@@ -258,7 +258,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 // startSelfProbe starts to probe the first health endpoint of the configuration.
 func (a *agent) startSelfProbe(ctx context.Context) {
 	if addr := a.healthAddr(); addr != "" {
-		a.background.Go(func() { a.selfProbe.run(ctx, addr) })
+		a.background.Go(func() { a.selfProbe.Run(ctx, addr) })
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -24,7 +26,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	}
 	if a.predecessor == nil { // else the predecessor still answers probes
 		a.warnOfHolders(g)
-		if err := a.http.listen(a.handlers(g)); err != nil {
+		if err := a.http.Listen(a.handlers(g)); err != nil {
 			g.closeUnused(nil)
 			return err
 		}
@@ -48,14 +50,14 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 func (a *agent) switchTo(ctx context.Context, g, old *generation) error {
 	g.start(old, a.launcher(ctx))
 	g.awaitSync(ctx, maxTransferWait) // for the zones of primary servers
-	err := a.http.listen(a.handlers(g))
+	err := a.http.Listen(a.handlers(g))
 	if err != nil {
 		a.closeUnused(g, old)
 		return err
 	}
 	if err := a.server.Listen(g.listeners); err != nil {
 		a.closeUnused(g, old)
-		return errors.Join(err, a.http.listen(a.handlers(old)))
+		return errors.Join(err, a.http.Listen(a.handlers(old)))
 	}
 	a.serve(ctx, g)
 	a.replace(ctx, old, g)
@@ -104,7 +106,7 @@ func (a *agent) waitSynced(ctx context.Context, g *generation) error {
 	if err := a.restoreCache(ctx, g); err != nil {
 		return err
 	}
-	return a.http.listen(a.handlers(g))
+	return a.http.Listen(a.handlers(g))
 }
 
 // launcher returns what runs a part of a generation until closeUnused stops it, or ctx ends.
@@ -168,4 +170,21 @@ func (a *agent) replace(ctx context.Context, old, g *generation) {
 		default:
 		}
 	})
+}
+
+// applyProcessSettings sets the log level and the block profile rate, which the whole process
+// shares: the highest that a block of cfg asks for. The
+// `debug` directive logs more than --log-level says, never less.
+func (a *agent) applyProcessSettings(cfg *config.Config) {
+	level, rate := a.opts.LogLevel, 0
+	for _, b := range cfg.Blocks {
+		if b.Debug != nil {
+			level = slog.LevelDebug
+		}
+		if b.Pprof != nil {
+			rate = max(rate, b.Pprof.BlockRate)
+		}
+	}
+	a.logLevel.Set(level)
+	runtime.SetBlockProfileRate(rate)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/handover"
@@ -86,7 +87,7 @@ func (a *agent) startComparison(ctx context.Context) {
 	readersAlive := a.newHealthCheck()
 	a.background.Go(func() {
 		c.probe(ctx, func(ctx context.Context) bool {
-			return readersAlive() && (addr == "" || requestHealth(ctx, client, addr) == nil) && a.answersDNS(ctx)
+			return readersAlive() && (addr == "" || endpoint.RequestHealth(ctx, client, addr) == nil) && a.answersDNS(ctx)
 		})
 	})
 	a.comparing.Store(true)

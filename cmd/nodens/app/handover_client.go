@@ -182,7 +182,7 @@ func (a *agent) setInherited(sockets []handover.Socket) {
 		}
 	}
 	a.server.SetInherited(dns)
-	a.http.setInherited(web)
+	a.http.SetInherited(web)
 }
 
 // restoreCache fills g's caches with the predecessor's answers, else with the saved ones.

@@ -68,7 +68,7 @@ func (a *agent) sockets() (list []handover.Socket, err error) {
 	}
 	var web map[string]*os.File
 	if err == nil {
-		web, err = a.http.listenerFiles()
+		web, err = a.http.ListenerFiles()
 	}
 	for addr, file := range web {
 		list = append(list, handover.Socket{Role: roleHTTP, Addr: addr, File: file})
@@ -143,7 +143,7 @@ func (a *agent) suspend(ctx context.Context) {
 	if a.net != nil {
 		a.net.Yield(ctx)
 	}
-	a.http.suspend()
+	a.http.Suspend()
 	for _, t := range a.current.Load().taps {
 		t.Suspend()
 	}
@@ -178,7 +178,7 @@ func (a *agent) resumeReading(context.Context) {
 	a.socketsShared = 0
 	a.builder.budgets.SetShare(upstream.HalfBudget)
 	a.server.Resume()
-	a.http.resume()
+	a.http.Resume()
 	for _, t := range a.current.Load().taps {
 		t.Resume()
 	}

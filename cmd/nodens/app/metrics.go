@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/internal/stat"
@@ -35,7 +36,7 @@ import (
 func (a *agent) metrics() http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), a)
-	return newExposition(promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	return endpoint.NewExposition(promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 }
 
 // noView is the view label of zones without a view.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -56,13 +56,9 @@ var metricsTable = [...]declared{
 		(*server.Server).ConnsCut},
 
 	{counter("nodens_http_connections_evicted_total", "Idle connections to the health, readiness, metrics and profiling endpoints, and to the page, closed to make room for new ones, by limit: of one client address (client) or of the listener (listener).", "limit"),
-		func(h *httpServers) byLabel {
-			return byLabel{"client": h.counts.evicted[connlimit.Client].Load(), "listener": h.counts.evicted[connlimit.Total].Load()}
-		}},
+		(*endpoint.Servers).Evicted},
 	{counter("nodens_http_connections_refused_total", "New connections to the health, readiness, metrics and profiling endpoints, and to the page, closed because too many were open and all of them were busy, by limit: of one client address (client) or of the listener (listener).", "limit"),
-		func(h *httpServers) byLabel {
-			return byLabel{"client": h.counts.refused[connlimit.Client].Load(), "listener": h.counts.refused[connlimit.Total].Load()}
-		}},
+		(*endpoint.Servers).Refused},
 
 	{counter("coredns_dns_https_responses_total", "Replies over HTTPS, by HTTP status. Only with a server block for https://.", "server", "status"),
 		func(l served, s series) { l.putStatus(config.DNSOverHTTPS, s) }},
@@ -188,8 +184,8 @@ var metricsTable = [...]declared{
 	{counter("nodens_log_lines_dropped_total", "Lines of the log that were dropped because nobody read standard error in time, or because writing failed."),
 		func(a *agent) uint64 { return a.logQueue.Stats().Dropped }},
 	{histogram("coredns_health_request_duration_seconds", "Duration of the agent's requests to its own health endpoint."),
-		func(p *selfProbe) stat.Snapshot { return p.duration.Read() }},
-	{counter("coredns_health_request_failures_total", "Failed requests of the agent to its own health endpoint."), func(p *selfProbe) uint64 { return p.failed.Load() }},
+		(*endpoint.SelfProbe).Duration},
+	{counter("coredns_health_request_failures_total", "Failed requests of the agent to its own health endpoint."), (*endpoint.SelfProbe).Failures},
 	{counter("coredns_reload_failed_total", "Configurations that could not be loaded. A faulty one is counted once, not at each check.").formerly("coredns_reload_failed_count_total"),
 		func(a *agent) uint64 { return a.reloadFailed.Load() }},
 	{gauge("nodens_config_refused", "1 while the configuration in the files is invalid and the agent uses the previous one."),
@@ -238,7 +234,7 @@ var metricsTable = [...]declared{
 	{gauge("nodens_kubernetes_endpointslice_scope", "1 for the scope of the EndpointSlice watch: node, wide or all.", "scope"),
 		func(v viewStates) byLabel { return v.levels }},
 	{counter("nodens_http_listen_errors_total", "Refused attempts to listen for health, ready, metrics or pprof, such as at a port in use."),
-		func(h *httpServers) uint64 { return h.failures.Load() }},
+		(*endpoint.Servers).Failures},
 
 	{counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network or to read the kube-dns ConfigMap, by type.", "errortype"),
 		func(a *agent, s series) {

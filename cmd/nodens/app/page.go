@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
-	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/server/clients"
 )
@@ -105,28 +103,19 @@ func (a *agent) servePage(ctx context.Context, addr netip.AddrPort) {
 
 // servePageAt serves the page to the clients of ln until ctx ends. It closes ln.
 func (a *agent) servePageAt(ctx context.Context, ln *net.TCPListener) {
-	conns := &httpConns{counts: &a.http.counts, others: connlimit.Set[*httpConn]{Total: maxPageConns, PerClient: maxPageConns, Fair: true}}
-	server := &http.Server{
-		Handler:           conns.handler(page.New(pageSource{a}).ServeHTTP),
-		ConnContext:       connContext,
-		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends the streams of events
-		ReadTimeout:       httpTimeout,
-		ReadHeaderTimeout: httpTimeout,
-		WriteTimeout:      httpTimeout,
-		IdleTimeout:       httpTimeout,
-		MaxHeaderBytes:    maxHeader,
-	}
+	server, limited := a.http.NewServer(maxPageConns, page.New(pageSource{a}).ServeHTTP)
+	server.BaseContext = func(net.Listener) context.Context { return ctx } // ends the streams of events
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(conns.listener(ln)) }()
+	go func() { served <- server.Serve(limited(ln)) }()
 	select {
 	case <-ctx.Done():
 	case err := <-served:
 		a.log.Error("the page stopped", "err", err)
 		return
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageDrain)
+	drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageDrain)
 	defer cancel()
-	if server.Shutdown(limited) != nil {
+	if server.Shutdown(drained) != nil {
 		_ = server.Close()
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 )
 
 // ready returns nil if the agent serves, and all views are synced.
@@ -46,11 +48,11 @@ func (a *agent) takenBack() string {
 }
 
 // readyNotice is what /ready says beside OK; "" for nothing.
-func (a *agent) readyNotice() string { return cmp.Or(a.takenBack(), a.http.problem()) }
+func (a *agent) readyNotice() string { return cmp.Or(a.takenBack(), a.http.Problem()) }
 
 // handlers returns the HTTP handlers of g's directives, by address and path.
-func (a *agent) handlers(g *generation) httpHandlers {
-	want := make(httpHandlers)
+func (a *agent) handlers(g *generation) endpoint.Handlers {
+	want := make(endpoint.Handlers)
 	add := func(addr, path string, h http.Handler) {
 		if want[addr] == nil {
 			want[addr] = make(map[string]http.Handler)
@@ -63,16 +65,16 @@ func (a *agent) handlers(g *generation) httpHandlers {
 	}
 	for _, b := range g.cfg.Blocks {
 		if b.Health != nil {
-			add(b.Health.Addr, "/health", status(a.progress.err, nil))
+			add(b.Health.Addr, "/health", endpoint.Probe(a.progress.err, nil))
 		}
 		if b.Ready != nil {
-			add(b.Ready.Addr, "/ready", status(a.ready, a.readyNotice))
+			add(b.Ready.Addr, "/ready", endpoint.Probe(a.ready, a.readyNotice))
 		}
 		if b.Prometheus != nil {
 			add(b.Prometheus.Addr, "/metrics", metrics)
 		}
 		if b.Pprof != nil {
-			addPprof(func(path string, h http.Handler) { add(b.Pprof.Addr, path, h) })
+			endpoint.AddPprof(func(path string, h http.Handler) { add(b.Pprof.Addr, path, h) })
 		}
 	}
 	return want

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -259,7 +260,7 @@ func (s *tailStream) write(line report.TailLine) bool {
 	s.last = time.Now()
 	if !s.written { // the first line of some
 		s.written = true
-		_ = s.out.SetWriteDeadline(s.last.Add(httpTimeout))
+		_ = s.out.SetWriteDeadline(s.last.Add(endpoint.Timeout))
 	}
 	return s.enc.Encode(&line) == nil
 }
@@ -270,7 +271,7 @@ func (s *tailStream) flush() bool {
 		return true
 	}
 	s.written = false
-	_ = s.out.SetWriteDeadline(time.Now().Add(httpTimeout))
+	_ = s.out.SetWriteDeadline(time.Now().Add(endpoint.Timeout))
 	return s.out.Flush() == nil
 }
 

@@ -71,7 +71,7 @@ func (a *agent) shutdown() error {
 	if g := a.current.Load(); g != nil {
 		g.closeUnused(nil)
 	}
-	a.http.close()
+	a.http.Close()
 	if owns {
 		a.removePidfile()
 	}

@@ -93,7 +93,7 @@ func (a *agent) judge(s *report.Status) {
 	if text := configProblem(&s.Config); text != "" {
 		problem("%s", text)
 	}
-	if text := a.http.problem(); text != "" {
+	if text := a.http.Problem(); text != "" {
 		problem("%s", text)
 	}
 	for _, h := range a.otherHolders(portCheckAge) {

@@ -64,7 +64,7 @@ func (a *agent) limits(g *generation) []report.Limit {
 		answers, limit := a.kernelPath.program.Usage()
 		l.add("answers in the kernel", "", answers, limit)
 	}
-	a.http.addUsage(&l)
+	a.http.EachUsage(l.add)
 	addUsage(g, &l)
 	slices.SortStableFunc(l, func(a, b report.Limit) int { return cmp.Compare(b.Share, a.Share) })
 	return l

@@ -1,4 +1,4 @@
-package app
+package endpoint
 
 import (
 	"context"
@@ -51,6 +51,18 @@ type httpConns struct {
 // httpCounts are numbers of connections that were closed, by the limit that was met.
 type httpCounts struct {
 	evicted, refused [connlimit.Limits]atomic.Uint64
+}
+
+// Evicted returns the number of idle connections that were closed to make room, and Refused that of new ones, by the limit that was
+// met: client or listener.
+func (e *Servers) Evicted() map[string]uint64 { return byLimit(&e.counts.evicted) }
+func (e *Servers) Refused() map[string]uint64 { return byLimit(&e.counts.refused) }
+
+// Failures returns the number of attempts to listen that the kernel refused.
+func (e *Servers) Failures() uint64 { return e.failures.Load() }
+
+func byLimit(counts *[connlimit.Limits]atomic.Uint64) map[string]uint64 {
+	return map[string]uint64{"client": counts[connlimit.Client].Load(), "listener": counts[connlimit.Total].Load()}
 }
 
 func newHTTPConns(local func(netip.Addr) bool, counts *httpCounts) *httpConns {

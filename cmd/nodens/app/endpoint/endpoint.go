@@ -1,10 +1,14 @@
-package app
+// Package endpoint serves health, readiness, metrics and profiles over HTTP. It knows nothing of the agent.
+//
+// [Servers] are the servers, whose listeners another agent can take over. Each address has a bounded number of connections, of
+// which the node itself has some that nobody else can take, and each client a rate of requests. [Exposition] keeps scrapes from
+// making the text of the metrics too often.
+package endpoint
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"log/slog"
 	"maps"
@@ -21,37 +25,45 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/socket"
-	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/tentative"
 )
 
-// httpServers are the HTTP servers of health, readiness and metrics. Several
-// directives may name one address; their paths then share its server. They are safe
+// Servers are the HTTP servers of health, readiness and metrics. Several
+// directives may name one address; their paths then share its server. [New] makes them. They are safe
 // for concurrent use.
-type httpServers struct {
-	log    *slog.Logger
-	errors *log.Logger // of the servers
-	// reusePort: share addresses with another agent, beside which this one starts if a
-	// handover is not possible.
-	reusePort bool
-	// local reports whether an address is the node's own (see [httpConns]); nil: none is.
-	local  func(netip.Addr) bool
+type Servers struct {
+	opts   Options
 	counts httpCounts
 
 	mu        sync.Mutex
 	servers   map[string]*httpServer
 	inherited map[string]*os.File // of setInherited, until listen takes or closes them
-	want      httpHandlers        // of the last listen
+	want      Handlers            // of the last listen
 	failed    map[string]error    // addresses of want that the kernel refuses; retry tries them again
 	toldAt    time.Time           // when failed was logged
-	paused    bool                // between suspend and resume
-	// failures counts refused addresses.
-	failures atomic.Uint64
+	paused    bool                // between Suspend and Resume
+	failures  atomic.Uint64       // see Failures
 }
 
-// httpHandlers are handlers by address and path.
-type httpHandlers = map[string]map[string]http.Handler
+// Options are the settings of Servers.
+type Options struct {
+	Log *slog.Logger
+	// Errors gets what the servers log.
+	Errors *log.Logger
+	// ReusePort: share addresses with another agent, beside which this one starts if a
+	// handover is not possible.
+	ReusePort bool
+	// Local reports whether an address is the node's own, whose connections have places of their own; nil: none is.
+	Local func(netip.Addr) bool
+}
+
+// New returns servers that don't listen yet.
+func New(o Options) *Servers { return &Servers{opts: o, servers: make(map[string]*httpServer)} }
+
+// Handlers are handlers by address and path.
+type Handlers = map[string]map[string]http.Handler
 
 // httpServer is one HTTP address. Its handler can be swapped while it serves.
 type httpServer struct {
@@ -59,19 +71,19 @@ type httpServer struct {
 	server    *http.Server
 	conns     *httpConns
 	handler   atomic.Pointer[http.ServeMux]
-	suspended *os.File // the listener between suspend and resume, else nil
+	suspended *os.File // the listener between Suspend and Resume, else nil
 }
 
-// httpTimeout bounds a request. Probes and scrapes take milliseconds.
-const httpTimeout = 10 * time.Second
+// Timeout bounds a request. Probes and scrapes take milliseconds.
+const Timeout = 10 * time.Second
 
-// maxHeader bounds a request's header, in bytes.
-const maxHeader = 16 << 10
+// MaxHeader bounds a request's header, in bytes.
+const MaxHeader = 16 << 10
 
 // listenTCP listens at addr.
-func (e *httpServers) listenTCP(addr string) (net.Listener, error) {
+func (e *Servers) listenTCP(addr string) (net.Listener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		if !e.reusePort {
+		if !e.opts.ReusePort {
 			return nil
 		}
 		var failed error
@@ -92,33 +104,46 @@ func (e *httpServers) listenTCP(addr string) (net.Listener, error) {
 	return nil, err
 }
 
-func (e *httpServers) newServer() *httpServer {
-	s := &httpServer{conns: newHTTPConns(e.local, &e.counts)}
-	s.server = &http.Server{
-		Handler:           s.conns.handler(func(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) }),
-		ConnContext:       connContext,
-		ReadTimeout:       httpTimeout,
-		ReadHeaderTimeout: httpTimeout,
-		WriteTimeout:      httpTimeout,
-		IdleTimeout:       2 * time.Minute, // longer than a scrape interval, so that its connection is reused
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          e.errors,
-	}
+func (e *Servers) newServer() *httpServer {
+	s := &httpServer{conns: newHTTPConns(e.opts.Local, &e.counts)}
+	s.server = e.serverOf(s.conns, func(w http.ResponseWriter, r *http.Request) { s.handler.Load().ServeHTTP(w, r) })
+	s.server.IdleTimeout = 2 * time.Minute // longer than a scrape interval, so that its connection is reused
 	return s
 }
 
+// serverOf returns a server for connections that are among conns.
+func (e *Servers) serverOf(conns *httpConns, h http.HandlerFunc) *http.Server {
+	return &http.Server{
+		Handler:           conns.handler(h),
+		ConnContext:       connContext,
+		ReadTimeout:       Timeout,
+		ReadHeaderTimeout: Timeout,
+		WriteTimeout:      Timeout,
+		IdleTimeout:       Timeout,
+		MaxHeaderBytes:    MaxHeader,
+		ErrorLog:          e.opts.Errors,
+	}
+}
+
+// NewServer returns a server that is none of e, with h for all paths and at most limit connections, and what accepts its connections
+// from a listener. They are counted with those of e.
+func (e *Servers) NewServer(limit int, h http.HandlerFunc) (*http.Server, func(*net.TCPListener) net.Listener) {
+	conns := &httpConns{counts: &e.counts, others: connlimit.Set[*httpConn]{Total: limit, PerClient: limit, Fair: true}}
+	return e.serverOf(conns, h), conns.listener
+}
+
 // serve makes s serve the connections of ln, until either is closed.
-func (e *httpServers) serve(s *httpServer, ln *net.TCPListener) {
+func (e *Servers) serve(s *httpServer, ln *net.TCPListener) {
 	s.ln = ln
 	go func() {
 		if err := s.server.Serve(s.conns.listener(ln)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			e.log.Error("HTTP server stopped", "address", ln.Addr(), "err", err)
+			e.opts.Log.Error("HTTP server stopped", "address", ln.Addr(), "err", err)
 		}
 	}()
 }
 
-// close closes all servers. Another process with the same listeners is not affected.
-func (e *httpServers) close() {
+// Close closes all servers. Another process with the same listeners is not affected.
+func (e *Servers) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closeInherited()
@@ -136,87 +161,20 @@ func (s *httpServer) close() {
 	}
 }
 
-// status returns a handler for a probe: 200 and "OK" if check returns nil, else 503 and the
-// error. What notice (nil: none) returns is the second line.
-func status(check func() error, notice func() string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if err := check(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		text := "OK"
-		if notice != nil {
-			if line := notice(); line != "" {
-				text += "\n" + line
-			}
-		}
-		_, _ = io.WriteString(w, text)
-	})
-}
-
-// selfProbe measures the response time of the agent's own health endpoint, which rises first
-// when the process lacks CPU.
-type selfProbe struct {
-	duration *stat.Histogram
-	failed   atomic.Uint64
-}
-
-// selfProbeInterval is the interval of probes. CoreDNS's is a second.
-const selfProbeInterval = 5 * time.Second
-
-// run probes address until ctx ends.
-func (p *selfProbe) run(ctx context.Context, address string) {
-	client := &http.Client{Timeout: selfProbeInterval}
-	defer client.CloseIdleConnections()
-	tick := time.NewTicker(selfProbeInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		start := time.Now()
-		err := requestHealth(ctx, client, address)
-		if ctx.Err() != nil {
-			return
-		}
-		p.duration.Observe(time.Since(start).Seconds())
-		if err != nil {
-			p.failed.Add(1)
-		}
-	}
-}
-
-// requestHealth requests /health at addr.
-func requestHealth(ctx context.Context, client *http.Client, addr string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHeader))
-	_ = resp.Body.Close()
-	return nil
-}
-
 // httpRetry is the time between two attempts to listen at an address that was refused.
 const httpRetry = 5 * time.Second
 
-// listen serves exactly the given handlers. It binds new addresses first: on an error nothing has changed, except
+// Listen serves exactly the given handlers. It binds new addresses first: on an error nothing has changed, except
 // that unused inherited listeners are closed. An address that the kernel refuses, such as a port in use, is no error,
-// because DNS is served without it: it is logged and counted, and [httpServers.retry] tries again.
-func (e *httpServers) listen(want httpHandlers) error {
+// because DNS is served without it: it is logged and counted, and [Servers.Retry] tries again.
+func (e *Servers) Listen(want Handlers) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.listenLocked(want)
 }
 
 // listenLocked is listen for callers that hold e.mu.
-func (e *httpServers) listenLocked(want httpHandlers) error {
+func (e *Servers) listenLocked(want Handlers) error {
 	fresh, failed, err := e.bind(want)
 	e.closeInherited()
 	if err != nil {
@@ -251,7 +209,7 @@ func newMux(paths map[string]http.Handler) *http.ServeMux {
 
 // bind listens on the addresses that have no server yet. failed are those that the kernel refuses. On an error it
 // closes all of them.
-func (e *httpServers) bind(want httpHandlers) (fresh map[string]*net.TCPListener, failed map[string]error, err error) {
+func (e *Servers) bind(want Handlers) (fresh map[string]*net.TCPListener, failed map[string]error, err error) {
 	fresh, failed = make(map[string]*net.TCPListener), make(map[string]error)
 	for addr := range want {
 		if e.servers[addr] != nil {
@@ -278,7 +236,7 @@ func (e *httpServers) bind(want httpHandlers) (fresh map[string]*net.TCPListener
 }
 
 // setFailed records and logs the addresses that are refused. The caller holds e.mu.
-func (e *httpServers) setFailed(failed map[string]error) {
+func (e *Servers) setFailed(failed map[string]error) {
 	e.failures.Add(uint64(len(failed)))
 	told := time.Since(e.toldAt) < time.Minute
 	for addr, err := range failed {
@@ -286,18 +244,18 @@ func (e *httpServers) setFailed(failed map[string]error) {
 			continue
 		}
 		e.toldAt = time.Now()
-		e.log.Error("health, ready, metrics or pprof are not served at an address; trying again", "address", addr, "paths", slices.Sorted(maps.Keys(e.want[addr])), "err", err)
+		e.opts.Log.Error("health, ready, metrics or pprof are not served at an address; trying again", "address", addr, "paths", slices.Sorted(maps.Keys(e.want[addr])), "err", err)
 	}
 	for addr := range e.failed {
 		if failed[addr] == nil && e.servers[addr] != nil {
-			e.log.Info("an address of health, ready, metrics or pprof is served again", "address", addr)
+			e.opts.Log.Info("an address of health, ready, metrics or pprof is served again", "address", addr)
 		}
 	}
 	e.failed = failed
 }
 
-// retry listens again at the addresses that were refused, until ctx ends.
-func (e *httpServers) retry(ctx context.Context) {
+// Retry listens again at the addresses that were refused, until ctx ends.
+func (e *Servers) Retry(ctx context.Context) {
 	tick := time.NewTicker(httpRetry)
 	defer tick.Stop()
 	for {
@@ -314,8 +272,8 @@ func (e *httpServers) retry(ctx context.Context) {
 	}
 }
 
-// problem says which addresses are refused; "" if none is.
-func (e *httpServers) problem() string {
+// Problem says which addresses are refused; "" if none is.
+func (e *Servers) Problem() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.failed) == 0 {
@@ -328,9 +286,9 @@ func (e *httpServers) problem() string {
 	return "DNS is served, and not served over HTTP: " + strings.Join(list, "; ") + "; end the process that listens there, or choose other addresses"
 }
 
-// setInherited sets the listeners of the predecessor, by the address in its configuration. The
+// SetInherited sets the listeners of the predecessor, by the address in its configuration. The
 // next listen takes those that it needs and closes the others.
-func (e *httpServers) setInherited(files map[string]*os.File) {
+func (e *Servers) SetInherited(files map[string]*os.File) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closeInherited()
@@ -338,7 +296,7 @@ func (e *httpServers) setInherited(files map[string]*os.File) {
 }
 
 // closeInherited closes the inherited listeners. The caller holds e.mu.
-func (e *httpServers) closeInherited() {
+func (e *Servers) closeInherited() {
 	for _, f := range e.inherited {
 		_ = f.Close()
 	}
@@ -347,7 +305,7 @@ func (e *httpServers) closeInherited() {
 
 // takeInherited returns the inherited listener for addr, nil if there is none, or if it listens
 // elsewhere. The caller holds e.mu.
-func (e *httpServers) takeInherited(addr string) *net.TCPListener {
+func (e *Servers) takeInherited(addr string) *net.TCPListener {
 	f := e.inherited[addr]
 	if f == nil {
 		return nil
@@ -379,8 +337,8 @@ func listensAt(addr net.Addr, asked string) bool {
 	return want.IP.Equal(is.IP)
 }
 
-// listenerFiles returns duplicates of all listeners, by address; the caller closes them.
-func (e *httpServers) listenerFiles() (map[string]*os.File, error) {
+// ListenerFiles returns duplicates of all listeners, by address; the caller closes them.
+func (e *Servers) ListenerFiles() (map[string]*os.File, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	files := make(map[string]*os.File)
@@ -404,16 +362,16 @@ func (s *httpServer) listenerFile() (*os.File, error) {
 	return socket.Duplicate(s.ln)
 }
 
-// suspend leaves new connections to another process with the same listeners. It does not
+// Suspend leaves new connections to another process with the same listeners. It does not
 // block. Open connections close after their current request.
-func (e *httpServers) suspend() {
+func (e *Servers) Suspend() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.paused = true
 	for addr, s := range e.servers {
 		f, err := s.listenerFile()
 		if s.suspended != nil || err != nil {
-			e.log.Error("handing over an HTTP listener failed", "address", addr, "err", err)
+			e.opts.Log.Error("handing over an HTTP listener failed", "address", addr, "err", err)
 			continue
 		}
 		s.suspended = f
@@ -423,8 +381,8 @@ func (e *httpServers) suspend() {
 	}
 }
 
-// resume serves again after suspend.
-func (e *httpServers) resume() {
+// Resume serves again after Suspend.
+func (e *Servers) Resume() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.paused = false
@@ -434,7 +392,7 @@ func (e *httpServers) resume() {
 		}
 		ln, err := net.FileListener(s.suspended)
 		if err != nil {
-			e.log.Error("resuming an HTTP listener failed", "address", addr, "err", err)
+			e.opts.Log.Error("resuming an HTTP listener failed", "address", addr, "err", err)
 			continue
 		}
 		_ = s.suspended.Close()
@@ -444,15 +402,15 @@ func (e *httpServers) resume() {
 	}
 }
 
-// addUsage adds the limits of HTTP endpoints.
-func (e *httpServers) addUsage(l *limitList) {
+// EachUsage calls f for each address with the number of its open connections, and of those of the node itself.
+func (e *Servers) EachUsage(f func(name, addr string, used, bound int)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for addr, s := range e.servers {
 		s.conns.mu.Lock()
 		node, others := s.conns.node.Len(), s.conns.others.Len()
 		s.conns.mu.Unlock()
-		l.add("HTTP connections", addr, others, httpTotalConns)
-		l.add("HTTP connections of the node", addr, node, httpNodeConns)
+		f("HTTP connections", addr, others, httpTotalConns)
+		f("HTTP connections of the node", addr, node, httpNodeConns)
 	}
 }

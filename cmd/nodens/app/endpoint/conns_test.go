@@ -1,6 +1,6 @@
 // These tests use httpClientConns, counts and has, which are not exported.
 
-package app
+package endpoint
 
 import (
 	"bufio"
@@ -27,17 +27,17 @@ var nodeAddr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 func otherHost(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(i)}) }
 
 // bounded are endpoints that serve h at the address.
-func bounded(t *testing.T, h http.Handler) (e *httpServers, addr string) {
+func bounded(t *testing.T, h http.Handler) (e *Servers, addr string) {
 	t.Helper()
 	e, addr = newEndpoints(), free(t)
-	e.local = func(a netip.Addr) bool { return a == nodeAddr }
-	check.NoError(t, e.listen(at("/who", h, addr)))
-	t.Cleanup(e.close)
+	e.opts.Local = func(a netip.Addr) bool { return a == nodeAddr }
+	check.NoError(t, e.Listen(at("/who", h, addr)))
+	t.Cleanup(e.Close)
 	return e, addr
 }
 
 // openConns is how many connections the endpoint at addr holds: of others, and of the node.
-func openConns(e *httpServers, addr string) (others, node int) {
+func openConns(e *Servers, addr string) (others, node int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.servers[addr].conns
@@ -213,8 +213,8 @@ func TestHTTPBusy(t *testing.T) {
 // TestHTTPLimitHandedBack: connections count whichever way the listener came.
 func TestHTTPLimitHandedBack(t *testing.T) {
 	e, addr := bounded(t, says("x"))
-	e.suspend()
-	e.resume()
+	e.Suspend()
+	e.Resume()
 	for range 3 * httpClientConns {
 		if !connect(t, otherHost(1), addr).served() {
 			t.Fatal("a connection is not served")
@@ -222,43 +222,5 @@ func TestHTTPLimitHandedBack(t *testing.T) {
 		if others, _ := openConns(e, addr); others > httpClientConns {
 			t.Fatalf("%d connections are open", others)
 		}
-	}
-}
-
-// TestHostAddrs: loopback addresses are the machine's own, and so are those of its links,
-// which are read again when they have grown old.
-func TestHostAddrs(t *testing.T) {
-	reads, broken := 0, false
-	list := []net.Addr{&net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}, &net.IPNet{IP: net.ParseIP("fe80::1"), Mask: net.CIDRMask(64, 128)}}
-	h := &hostAddrs{list: func() ([]net.Addr, error) {
-		reads++
-		if broken {
-			return nil, errors.New("broken")
-		}
-		return list, nil
-	}}
-	check := func(want bool, addrs ...string) {
-		t.Helper()
-		for _, a := range addrs {
-			if got := h.has(netip.MustParseAddr(a)); got != want {
-				t.Errorf("%s: %v, want %v", a, got, want)
-			}
-		}
-	}
-	check(true, "127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "::ffff:192.0.2.1", "fe80::1", "fe80::1%eth0")
-	check(false, "192.0.2.2", "10.0.0.1", "fe80::2", "::ffff:192.0.2.2")
-	if reads != 1 {
-		t.Errorf("the addresses were read %d times", reads)
-	}
-	list = list[1:]
-	check(true, "192.0.2.1")
-	age := func() { h.cached.Load().at -= 2 * hostAddrsAge }
-	age()
-	check(false, "192.0.2.1")
-	broken = true
-	age()
-	check(true, "fe80::1")
-	if (*hostAddrs)(nil).has(netip.MustParseAddr("192.0.2.1")) || !(*hostAddrs)(nil).has(nodeAddr) {
-		t.Error("no hostAddrs knows other addresses than those of loopback")
 	}
 }

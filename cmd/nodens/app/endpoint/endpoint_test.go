@@ -1,6 +1,6 @@
-// These tests use close, listen and httpServers, which are not exported.
+// These tests use close, listen and Servers, which are not exported.
 
-package app
+package endpoint
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
-func newEndpoints() *httpServers {
-	return &httpServers{log: slog.New(slog.DiscardHandler), servers: make(map[string]*httpServer)}
+func newEndpoints() *Servers {
+	return New(Options{Log: slog.New(slog.DiscardHandler)})
 }
 
 // says is a handler that writes text.
@@ -60,16 +60,16 @@ func free(t *testing.T) string {
 func TestHTTPSocketsHandover(t *testing.T) {
 	addr, other := free(t), free(t)
 	a, b := newEndpoints(), newEndpoints()
-	defer b.close()
-	check.NoError(t, a.listen(at("/who", says("a"), addr, other)))
-	defer a.close()
-	files, err := a.listenerFiles()
+	defer b.Close()
+	check.NoError(t, a.Listen(at("/who", says("a"), addr, other)))
+	defer a.Close()
+	files, err := a.ListenerFiles()
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%d listeners, %v", len(files), err)
 	}
 	unwanted := files[other]
-	b.setInherited(files)
-	check.NoError(t, b.listen(at("/who", says("b"), addr)))
+	b.SetInherited(files)
+	check.NoError(t, b.Listen(at("/who", says("b"), addr)))
 	if _, err := unwanted.Stat(); err == nil {
 		t.Error("a listener that nobody wants is open")
 	}
@@ -94,10 +94,10 @@ func TestHTTPSocketsHandover(t *testing.T) {
 	for range 10 {
 		for _, turn := range []struct {
 			name     string
-			from, to *httpServers
+			from, to *Servers
 		}{{"b", a, b}, {"a", b, a}} {
-			turn.to.resume()
-			turn.from.suspend()
+			turn.to.Resume()
+			turn.from.Suspend()
 			for n := asked.Load(); asked.Load() < n+5; time.Sleep(time.Millisecond) {
 				if who, err := fetch(addr); err != nil || who != turn.name {
 					t.Fatalf("answered by %q, %v; want %q", who, err, turn.name)
@@ -107,7 +107,7 @@ func TestHTTPSocketsHandover(t *testing.T) {
 	}
 	close(stop)
 	done.Wait()
-	b.close()
+	b.Close()
 	if who, err := fetch(addr); err != nil || who != "a" {
 		t.Errorf("after b's end: answered by %q, %v", who, err)
 	}
@@ -118,13 +118,13 @@ func TestHTTPSuspendBusy(t *testing.T) {
 	addr := free(t)
 	begun, release := make(chan struct{}), make(chan struct{})
 	a := newEndpoints()
-	defer a.close()
+	defer a.Close()
 	slow := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		close(begun)
 		<-release
 		_, _ = io.WriteString(w, "late")
 	})
-	check.NoError(t, a.listen(at("/who", slow, addr)))
+	check.NoError(t, a.Listen(at("/who", slow, addr)))
 	type reply struct {
 		text string
 		err  error
@@ -135,7 +135,7 @@ func TestHTTPSuspendBusy(t *testing.T) {
 		got <- reply{text, err}
 	}()
 	<-begun
-	a.suspend()
+	a.Suspend()
 	close(release)
 	if r := <-got; r.err != nil || r.text != "late" {
 		t.Errorf("the request under way got %q, %v", r.text, r.err)
@@ -146,14 +146,14 @@ func TestHTTPSuspendBusy(t *testing.T) {
 // the address is bound anew.
 func TestHTTPInherit(t *testing.T) {
 	a, b := newEndpoints(), newEndpoints()
-	defer a.close()
-	defer b.close()
+	defer a.Close()
+	defer b.Close()
 	wrong, addr := free(t), free(t)
-	check.NoError(t, a.listen(at("/who", says("a"), wrong)))
-	files, err := a.listenerFiles()
+	check.NoError(t, a.Listen(at("/who", says("a"), wrong)))
+	files, err := a.ListenerFiles()
 	check.NoError(t, err)
-	b.setInherited(map[string]*os.File{addr: files[wrong]})
-	check.NoError(t, b.listen(at("/who", says("b"), addr)))
+	b.SetInherited(map[string]*os.File{addr: files[wrong]})
+	check.NoError(t, b.Listen(at("/who", says("b"), addr)))
 	for at, want := range map[string]string{wrong: "a", addr: "b"} {
 		if who, err := fetch(at); err != nil || who != want {
 			t.Errorf("%s: answered by %q, %v; want %q", at, who, err, want)
@@ -168,25 +168,25 @@ func TestHTTPPortInUse(t *testing.T) {
 	defer other.Close()
 	taken, mine := other.Addr().String(), free(t)
 	e := newEndpoints()
-	defer e.close()
-	check.NoError(t, e.listen(at("/who", says("me"), taken, mine)))
+	defer e.Close()
+	check.NoError(t, e.Listen(at("/who", says("me"), taken, mine)))
 	if got, err := fetch(mine); got != "me" {
 		t.Errorf("the other address says %q (%v)", got, err)
 	}
-	if got := e.problem(); !strings.Contains(got, taken+" (/who): ") || e.failures.Load() != 1 {
+	if got := e.Problem(); !strings.Contains(got, taken+" (/who): ") || e.failures.Load() != 1 {
 		t.Errorf("problem %q, %d failures", got, e.failures.Load())
 	}
 	_ = other.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go e.retry(ctx)
-	for e.problem() != "" {
+	go e.Retry(ctx)
+	for e.Problem() != "" {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if got, err := fetch(taken); got != "me" {
 		t.Errorf("when it is free it says %q (%v)", got, err)
 	}
-	if err := e.listen(at("/who", says("me"), "no.such.name.invalid:80")); err == nil {
+	if err := e.Listen(at("/who", says("me"), "no.such.name.invalid:80")); err == nil {
 		t.Error("a name without an address is no error")
 	}
 }

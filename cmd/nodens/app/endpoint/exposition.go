@@ -1,4 +1,4 @@
-package app
+package endpoint
 
 import (
 	"bytes"
@@ -24,11 +24,11 @@ const (
 	maxExpositionTime = 400 * time.Millisecond
 )
 
-// exposition answers scrapes with the text of all metrics, which it makes once in expositionAge, or as often as
+// Exposition answers scrapes with the text of all metrics, which it makes once in expositionAge, or as often as
 // expositionShare allows. Each scrape gets the last one. Each client gets the text format without parameters, compressed with gzip if it
 // accepts that: whatever else it asks for would be another text to make. The entity tag (RFC 9110, section 8.8.3) tells texts
 // apart: one that a client has not seen was made for its request, if nobody else scrapes. It is safe for concurrent use.
-type exposition struct {
+type Exposition struct {
 	source http.Handler // writes the text
 	// tag tells the entity tags from those of other agents that have used the address.
 	tag int64
@@ -44,12 +44,13 @@ type exposition struct {
 	texts uint64 // made so far
 }
 
-func newExposition(source http.Handler) *exposition {
-	return &exposition{source: source, tag: time.Now().UnixNano(), spent: processTime}
+// NewExposition returns an Exposition of what source writes.
+func NewExposition(source http.Handler) *Exposition {
+	return &Exposition{source: source, tag: time.Now().UnixNano(), spent: processTime}
 }
 
 // ServeHTTP implements http.Handler. Nothing is held while the client reads.
-func (x *exposition) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (x *Exposition) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reply := x.reply(strings.Contains(r.Header.Get("Accept-Encoding"), "gzip"), clock.Now())
 	for key, values := range reply.header {
 		w.Header()[key] = values
@@ -59,7 +60,7 @@ func (x *exposition) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // reply returns the text of the metrics by now, or a little earlier.
-func (x *exposition) reply(gzip bool, now time.Duration) *recordedReply {
+func (x *Exposition) reply(gzip bool, now time.Duration) *recordedReply {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	form := 0
@@ -88,7 +89,7 @@ func processTime() time.Duration {
 }
 
 // record has the source write the text.
-func (x *exposition) record(gzip bool) *recordedReply {
+func (x *Exposition) record(gzip bool) *recordedReply {
 	r := &http.Request{Method: http.MethodGet, Header: make(http.Header)}
 	if gzip {
 		r.Header.Set("Accept-Encoding", "gzip")
