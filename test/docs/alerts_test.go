@@ -1,6 +1,9 @@
 package docs
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,6 +46,43 @@ func alertRules(t *testing.T) (rules map[string][]prometheus.Rule, names []strin
 
 // alertSection is the heading of an alert.
 var alertSection = regexp.MustCompile(`(?m)^### (Nodens\w+)$`)
+
+// TestConditions: the page has the conditions of package app that `nodens status` shows, and each that names an alert names one of
+// rules.yaml.
+func TestConditions(t *testing.T) {
+	rules, _ := alertRules(t)
+	const source = "cmd/nodens/app/conditions.go"
+	text, _ := document(t, source)
+	file, err := parser.ParseFile(token.NewFileSet(), source, text, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := "| problem of `nodens status` | alert |\n|---|---|\n"
+	ast.Inspect(file, func(n ast.Node) bool {
+		c, ok := n.(*ast.CompositeLit)
+		if !ok || len(c.Elts) != 3 {
+			return true
+		}
+		means, ok := literal(c.Elts[0])
+		alert, named := literal(c.Elts[1])
+		if !ok || !named {
+			return true
+		}
+		cell := "none"
+		if alert != "" {
+			cell = "[" + alert + "](#" + strings.ToLower(alert) + ")"
+			if rules[alert] == nil {
+				t.Errorf("%s: %q names the alert %s, which rules.yaml does not have", source, means, alert)
+			}
+		}
+		rows += "| " + means + " | " + cell + " |\n"
+		return true
+	})
+	if strings.Count(rows, "\n") < 10 {
+		t.Fatalf("%s declares only these conditions, or others in another form:\n%s", source, rows)
+	}
+	generated(t, alertsPage, "problems", rows)
+}
 
 // TestAlerts: the page has a section for each alert, in the order of rules.yaml, and no other.
 // Each has all parts.

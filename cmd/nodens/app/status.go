@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/upstream"
@@ -81,81 +80,6 @@ func (a *agent) status() *report.Status {
 	s.ServedBy = a.servedBy(s)
 	a.judge(s)
 	return s
-}
-
-// judge sets Ready, Healthy and Problems from the rest of s.
-func (a *agent) judge(s *report.Status) {
-	problem := func(format string, args ...any) { s.Problems = append(s.Problems, fmt.Sprintf(format, args...)) }
-	if err := a.ready(); err != nil {
-		problem("not ready: %v", err)
-	}
-	s.Ready = len(s.Problems) == 0
-	if text := configProblem(&s.Config); text != "" {
-		problem("%s", text)
-	}
-	if text := a.http.Problem(); text != "" {
-		problem("%s", text)
-	}
-	for _, h := range a.otherHolders(portCheckAge) {
-		problem("another process also listens there, and gets a part of the queries: %s; %s", describeHolder(&h), portRemedy)
-	}
-	if n := len(a.recent.list()); n >= manyHandovers {
-		problem("%d handovers within %v; %s", n, recentSpan, manyHandoversRemedy)
-	}
-	if text := upstreamProblem(s); text != "" {
-		problem("%s", text)
-	}
-	if text := viewProblem(s.View); text != "" {
-		problem("%s", text)
-	}
-	if err := a.progress.err(); err != nil {
-		problem("%v", err)
-	}
-	if text := logProblem(a.logQueue.Stats(), time.Now()); text != "" {
-		problem("%s", text)
-	}
-	s.Healthy = len(s.Problems) == 0
-}
-
-// configProblem says what is wrong with the configuration in the files, "" for nothing.
-func configProblem(c *report.Config) string {
-	if c.Rejected && c.LastRejected != nil {
-		return "the configuration in the files is invalid: " + c.LastRejected.Error
-	}
-	if w := c.Awaited; w != nil {
-		return "the configuration in the files is not in force: it waits for its view of the cluster since " + w.Since.Format(time.RFC3339) + "; check why the API server does not answer"
-	}
-	return ""
-}
-
-// upstreamProblem says which upstreams are down, "" for none.
-func upstreamProblem(s *report.Status) string {
-	switch u := s.Upstreams; {
-	case u.Total > 0 && u.Down == u.Total:
-		return "all upstreams are down"
-	case len(s.ZonesDown) > 0:
-		return fmt.Sprintf("all upstreams of %s are down", firstZones(s.ZonesDown))
-	default:
-		return ""
-	}
-}
-
-const (
-	// longestWrite is the time after which a write of the log counts as stalled. A write takes microseconds.
-	longestWrite = 2 * time.Second
-	// dropsShown is how long dropped lines of the log are a problem.
-	dropsShown = 10 * time.Minute
-)
-
-// logProblem says what is wrong with the log at now; "" if nothing is.
-func logProblem(q logqueue.Stats, now time.Time) string {
-	if !q.WritingSince.IsZero() && now.Sub(q.WritingSince) > longestWrite {
-		return fmt.Sprintf("nobody has read the log (standard error) for %v; %d lines dropped so far", now.Sub(q.WritingSince).Round(time.Second), q.Dropped)
-	}
-	if q.Dropped > 0 && now.Sub(q.DroppedAt) < dropsShown {
-		return fmt.Sprintf("%d lines of the log dropped since the start, the last one %v ago: it is not read fast enough", q.Dropped, now.Sub(q.DroppedAt).Round(time.Second))
-	}
-	return ""
 }
 
 // handoverReport returns the last hand-over, with the reason of a return.
