@@ -39,7 +39,9 @@ func newExplained(t *testing.T, backend *resolvertest.Backend, zones ...*resolve
 // observable is all that a run could leave behind.
 func (x *explained) observable() (all []any) {
 	for _, z := range x.zones {
-		all = append(all, z.Stats.Totals())
+		var sums resolver.Sums
+		z.Stats.AddTo(&sums)
+		all = append(all, sums)
 		if z.Cache != nil {
 			all = append(all, z.Cache.Stats())
 		}

@@ -174,39 +174,6 @@ func (s *Stats) Duration() stat.Snapshot {
 	return sum
 }
 
-// Totals are the sums of a zone's counters over all labels.
-type Totals struct {
-	// Queries is the number of queries, and ServFail how many were answered SERVFAIL.
-	Queries, ServFail uint64
-	// Lookups is the number of queries that the cache or an upstream answered, and Hits how
-	// many of them the cache answered. Both are without SERVFAIL.
-	Lookups, Hits uint64
-	// Duration is [Stats.Duration].
-	Duration stat.Snapshot
-}
-
-// Totals returns the sums of the counters.
-func (s *Stats) Totals() Totals {
-	var sum Totals
-	s.each(func(c *counters) {
-		for rcode := range c.responses {
-			var all uint64
-			for _, n := range c.responses[rcode] {
-				all += n
-			}
-			sum.Queries += all
-			if wire.Rcode(rcode) == wire.ServFail {
-				sum.ServFail += all
-				continue
-			}
-			sum.Hits += c.responses[rcode][fromCache]
-			sum.Lookups += c.responses[rcode][fromCache] + c.responses[rcode][fromForward] + c.responses[rcode][fromGRPC]
-		}
-		sum.Duration = sum.Duration.Add(c.duration.Read(nanoseconds))
-	})
-	return sum
-}
-
 // DO returns the number of queries with the DO bit.
 func (s *Stats) DO() uint64 {
 	var sum uint64
@@ -310,16 +277,22 @@ func typeIndex(qtype uint16) int {
 	return 0
 }
 
-// Sums are the counters of any number of zones, summed up for a graph. Unlike [Totals] they take no
-// allocation, so that they can be read often. The zero value is ready for use.
+// Sums are the counters of any number of zones. They take no allocation, so that they can be read often. The zero value is ready
+// for use.
 type Sums struct {
 	// Cluster, Cache, Upstream and Others are the numbers of replies by the step that made them.
 	Cluster, Cache, Upstream, Others uint64
 	NXDomain, ServFail               uint64
+	// Lookups is the number of queries that the cache or an upstream answered, and Hits how
+	// many of them the cache answered. Both are without SERVFAIL.
+	Lookups, Hits uint64
 	// Durations are the numbers of replies by the bounds of [stat.DurationBuckets], not cumulative;
 	// the last one is of longer times.
 	Durations [17]uint64
 }
+
+// Queries returns the number of queries.
+func (sum *Sums) Queries() uint64 { return sum.Cluster + sum.Cache + sum.Upstream + sum.Others }
 
 // AddTo adds the counters of s to sum.
 func (s *Stats) AddTo(sum *Sums) {
@@ -342,15 +315,18 @@ func (sum *Sums) addResponses(rcode wire.Rcode, bySource *[sources]uint64) {
 	if all == 0 {
 		return
 	}
+	upstream := bySource[fromForward] + bySource[fromGRPC]
 	switch rcode {
 	case wire.NXDomain:
 		sum.NXDomain += all
 	case wire.ServFail:
 		sum.ServFail += all
 	}
+	if rcode != wire.ServFail {
+		sum.Lookups, sum.Hits = sum.Lookups+bySource[fromCache]+upstream, sum.Hits+bySource[fromCache]
+	}
 	sum.Cluster += bySource[fromCluster]
 	sum.Cache += bySource[fromCache]
-	upstream := bySource[fromForward] + bySource[fromGRPC]
 	sum.Upstream += upstream
 	sum.Others += all - bySource[fromCluster] - bySource[fromCache] - upstream
 }

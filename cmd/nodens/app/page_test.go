@@ -194,7 +194,7 @@ func TestHistoryCounters(t *testing.T) {
 		replies += n
 	}
 	c.sums.Durations = [17]uint64{}
-	want := resolver.Sums{Cache: 1, Upstream: 3, Others: 1, NXDomain: 1, ServFail: 1}
+	want := resolver.Sums{Cache: 1, Upstream: 3, Others: 1, NXDomain: 1, ServFail: 1, Lookups: 3, Hits: 1}
 	if diff := cmp.Diff(want, c.sums); diff != "" || replies != 5 {
 		t.Errorf("%d replies, sums (-want +got):\n%s", replies, diff)
 	}

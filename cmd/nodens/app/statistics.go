@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // maxStatisticsZones bounds the zones of one sample. A Corefile with more is compared by its
@@ -32,21 +33,21 @@ func (a *agent) statistics() baseline.Statistics {
 
 func zoneStatistics(g *generation) []baseline.Zone {
 	type key struct{ name, group string }
-	sums := make(map[key]baseline.Zone)
+	sums := make(map[key]*resolver.Sums)
 	for _, l := range g.listeners {
 		for z := range l.Routes.Zones() {
 			k := key{z.Name.String(), zoneGroup(l.Transport, z.View.Name())}
-			total := z.Stats.Totals()
-			sums[k] = sums[k].Add(baseline.Zone{
-				Queries: total.Queries, ServFail: total.ServFail, Lookups: total.Lookups, Hits: total.Hits,
-				Duration: baseline.NewHistogram(total.Duration),
-			})
+			if sums[k] == nil {
+				sums[k] = new(resolver.Sums)
+			}
+			z.Stats.AddTo(sums[k])
 		}
 	}
 	list := make([]baseline.Zone, 0, len(sums))
-	for k, z := range sums {
-		z.Name, z.Group = k.name, k.group
-		list = append(list, z)
+	for k, sum := range sums {
+		list = append(list, baseline.Zone{
+			Name: k.name, Group: k.group, Queries: sum.Queries(), ServFail: sum.ServFail, Lookups: sum.Lookups, Hits: sum.Hits, Duration: sum.Durations,
+		})
 	}
 	return list
 }
