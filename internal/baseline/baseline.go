@@ -138,9 +138,6 @@ type View struct {
 	Synced bool `json:"synced"`
 }
 
-// Age is s.Interval, which is the agent's age in cumulative statistics.
-func (s Statistics) Age() time.Duration { return s.Interval }
-
 // Sub returns the statistics of the interval between two cumulative statistics of the same
 // agent: before and, later, s. A zone that is not in before counts from zero. A zone whose
 // counters have become smaller has been reset, and counts from zero, too.

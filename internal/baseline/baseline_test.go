@@ -122,39 +122,39 @@ func TestSub(t *testing.T) {
 }
 
 func TestWindow(t *testing.T) {
-	var w baseline.Window[baseline.Statistics]
+	var w baseline.Window[int]
 	now := func(minutes int) baseline.Statistics {
 		return baseline.Statistics{Interval: time.Duration(minutes) * time.Minute, Zones: []baseline.Zone{timed("a.", uint64(minutes), 0)}}
 	}
-	if diff := cmp.Diff(now(1), baseline.Last(&w, now(1))); diff != "" {
+	if diff := cmp.Diff(now(1), w.Last(now(1))); diff != "" {
 		t.Errorf("without samples (-want +got):\n%s", diff)
 	}
 	for minutes := range 100 {
-		w.Add(now(minutes))
+		w.Add(baseline.Sample[int]{Statistics: now(minutes)})
 	}
-	if diff := cmp.Diff(now(10), baseline.Last(&w, now(100))); diff != "" {
+	if diff := cmp.Diff(now(10), w.Last(now(100))); diff != "" {
 		t.Errorf("with more samples than it keeps (-want +got):\n%s", diff)
 	}
 }
 
 // TestWindowSince: a shorter time begins at the newest sample that is old enough, or at the oldest.
 func TestWindowSince(t *testing.T) {
-	var w baseline.Window[baseline.Statistics]
+	var w baseline.Window[int]
 	at := func(seconds int) baseline.Statistics {
 		return baseline.Statistics{Interval: time.Duration(seconds) * time.Second, Zones: []baseline.Zone{timed("a.", uint64(seconds), 0)}}
 	}
-	if diff := cmp.Diff(at(7), baseline.Since(&w, at(7), time.Minute)); diff != "" {
+	if diff := cmp.Diff(at(7), at(7).Sub(w.Before(at(7).Interval, time.Minute).Statistics)); diff != "" {
 		t.Errorf("without samples (-want +got):\n%s", diff)
 	}
 	for seconds := 0; seconds <= 120; seconds += 30 {
-		w.Add(at(seconds))
+		w.Add(baseline.Sample[int]{Statistics: at(seconds)})
 	}
 	for now, want := range map[int]int{120: 60, 125: 65, 149: 89, 150: 60} {
-		if diff := cmp.Diff(at(want), baseline.Since(&w, at(now), time.Minute)); diff != "" {
+		if diff := cmp.Diff(at(want), at(now).Sub(w.Before(at(now).Interval, time.Minute).Statistics)); diff != "" {
 			t.Errorf("after %d s (-want +got):\n%s", now, diff)
 		}
 	}
-	if diff := cmp.Diff(at(130), baseline.Since(&w, at(130), time.Hour)); diff != "" {
+	if diff := cmp.Diff(at(130), at(130).Sub(w.Before(at(130).Interval, time.Hour).Statistics)); diff != "" {
 		t.Errorf("longer than the samples (-want +got):\n%s", diff)
 	}
 }
@@ -180,7 +180,7 @@ func TestQuantile(t *testing.T) {
 
 // TestWindowPeaks: the peaks are the worst values between two samples that have enough queries.
 func TestWindowPeaks(t *testing.T) {
-	var w baseline.Window[baseline.Statistics]
+	var w baseline.Window[int]
 	sum := baseline.Zone{Name: "a."}
 	for _, slice := range []baseline.Zone{
 		{Queries: 1000, Lookups: 1000, Hits: 900, Duration: baseline.Histogram{1000}},
@@ -188,10 +188,10 @@ func TestWindowPeaks(t *testing.T) {
 		{Queries: 19, ServFail: 19, Duration: baseline.Histogram{9: 19}},
 		{Queries: 1000, ServFail: 10, Lookups: 900, Hits: 600, Duration: baseline.Histogram{980, 0, 0, 20}},
 	} {
-		w.Add(zones(sum))
+		w.Add(baseline.Sample[int]{Statistics: zones(sum)})
 		sum = sum.Add(slice)
 	}
-	got := baseline.Last(&w, zones(sum)).Zones[0].Peak
+	got := w.Last(zones(sum)).Zones[0].Peak
 	if diff := cmp.Diff(baseline.Peak{ServFail: 0.3, Misses: 1.0 / 3, Bucket: 3}, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 		t.Errorf("the peaks differ (-want +got):\n%s", diff)
 	}

@@ -83,13 +83,13 @@ func (tr traffic) ask(r *rand.Rand, z *baseline.Zone) {
 
 // measured returns the statistics of an agent's last five minutes.
 func measured(r *rand.Rand, tr traffic, spread float64) baseline.Statistics {
-	var w baseline.Window[baseline.Statistics]
+	var w baseline.Window[int]
 	z := baseline.Zone{Name: "."}
 	for range 10 {
-		w.Add(zones(z))
+		w.Add(baseline.Sample[int]{Statistics: zones(z)})
 		tr.burst(r, spread).run(r, &z, 30)
 	}
-	return baseline.Last(&w, zones(z))
+	return w.Last(zones(z))
 }
 
 // falseAlarms compares successors that work like their predecessors, once a second for a

@@ -12,18 +12,21 @@ const (
 	windowSamples = 10
 )
 
-// Sample is cumulative; Age is the age of what it was taken from.
-type Sample interface{ Age() time.Duration }
+// Sample is what an agent has measured by one moment: the statistics, and other cumulative counters.
+type Sample[C any] struct {
+	Statistics
+	Counters C
+}
 
 // Window keeps samples, so that it knows what happened in the last five minutes. The zero value is ready for use. It is
 // safe for concurrent use.
-type Window[T Sample] struct {
+type Window[C any] struct {
 	mu      sync.Mutex
-	samples []T // oldest first, at most windowSamples
+	samples []Sample[C] // oldest first, at most windowSamples
 }
 
 // Add adds a sample. The owner calls it every [SampleInterval].
-func (w *Window[T]) Add(s T) {
+func (w *Window[C]) Add(s Sample[C]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.samples) == windowSamples {
@@ -33,38 +36,33 @@ func (w *Window[T]) Add(s T) {
 	w.samples = append(w.samples, s)
 }
 
-// Before returns the newest sample that is at least d older than age, else the oldest; the zero T without samples.
-func (w *Window[T]) Before(age, d time.Duration) (s T) {
+// Before returns the newest sample that is at least d older than age, else the oldest; the zero Sample without samples.
+func (w *Window[C]) Before(age, d time.Duration) (s Sample[C]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, sample := range w.samples {
-		if i == 0 || age-sample.Age() >= d {
+		if i == 0 || age-sample.Interval >= d {
 			s = sample
 		}
 	}
 	return s
 }
 
-// Since returns the statistics from [Window.Before] until now, which is cumulative. It sets no peaks.
-func Since(w *Window[Statistics], now Statistics, d time.Duration) Statistics {
-	return now.Sub(w.Before(now.Interval, d))
-}
-
 // Last returns the statistics from the oldest sample until now, which is cumulative, with the peaks between. Without a
 // sample it returns now.
-func Last(w *Window[Statistics], now Statistics) Statistics {
+func (w *Window[C]) Last(now Statistics) Statistics {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.samples) == 0 {
 		return now
 	}
-	out := now.Sub(w.samples[0])
+	out := now.Sub(w.samples[0].Statistics)
 	for i, earlier := range w.samples {
 		later := now
 		if i+1 < len(w.samples) {
-			later = w.samples[i+1]
+			later = w.samples[i+1].Statistics
 		}
-		out.addPeaks(later.Sub(earlier))
+		out.addPeaks(later.Sub(earlier.Statistics))
 	}
 	return out
 }

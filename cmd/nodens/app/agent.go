@@ -53,15 +53,14 @@ type agent struct {
 	kernelPath *kernelPath     // nil: --kernel-path=off
 	active     activeTasks
 	handoverState
-	selfProbe     *endpoint.SelfProbe
-	progress      progress
-	window        baseline.Window[baseline.Statistics]
-	counterWindow baseline.Window[counterSample]
-	history       history
-	created       time.Time
-	instance      string // another one for each start
-	times         statusTimes
-	faults        *faultRing // of log
+	selfProbe *endpoint.SelfProbe
+	progress  progress
+	window    baseline.Window[counters]
+	history   history
+	created   time.Time
+	instance  string // another one for each start
+	times     statusTimes
+	faults    *faultRing // of log
 
 	current  atomic.Pointer[generation]
 	stopping atomic.Bool

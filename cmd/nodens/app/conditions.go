@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/logqueue"
@@ -12,75 +13,74 @@ import (
 type condition struct {
 	// means is what docs/reference/alerts.md says of it, and alert the alert of daemonset/monitoring that fires if it lasts, "" for none.
 	means, alert string
-	// find calls found for each problem, with s as complete as it is before [agent.judge]. It is safe for concurrent use.
-	find func(a *agent, s *report.Status, found foundFunc)
+	// find returns the problems; "" is none. s lacks only what [agent.judge] sets. It is safe for concurrent use.
+	find func(a *agent, s *report.Status) []string
 }
-
-// foundFunc takes the text of a problem.
-type foundFunc = func(format string, args ...any)
 
 // conditions are all conditions, in the order in which problems are shown.
 var conditions = [...]condition{
-	{"the agent is not ready, for the reason that `/ready` gives", "NodensPodsMissing", func(a *agent, s *report.Status, found foundFunc) {
+	{"the agent is not ready, for the reason that `/ready` gives", "NodensPodsMissing", func(a *agent, s *report.Status) []string {
 		err := a.ready()
-		if s.Ready = err == nil; err != nil {
-			found("not ready: %v", err)
+		if s.Ready = err == nil; s.Ready {
+			return nil
 		}
+		return []string{"not ready: " + err.Error()}
 	}},
-	{"the configuration in the files is invalid", "NodensReloadFailed", func(_ *agent, s *report.Status, found foundFunc) {
-		if c := &s.Config; c.Rejected && c.LastRejected != nil {
-			found("the configuration in the files is invalid: %s", c.LastRejected.Error)
+	{"the configuration in the files is invalid", "NodensReloadFailed", func(_ *agent, s *report.Status) []string {
+		if !isRejected(&s.Config) {
+			return nil
 		}
+		return []string{"the configuration in the files is invalid: " + s.Config.LastRejected.Error}
 	}},
-	{"the configuration in the files waits for its view of the cluster", "NodensConfigAwaited", func(_ *agent, s *report.Status, found foundFunc) {
-		if w := s.Config.Awaited; w != nil && (!s.Config.Rejected || s.Config.LastRejected == nil) {
-			found("the configuration in the files is not in force: it waits for its view of the cluster since %s; check why the API server does not answer", w.Since.Format(time.RFC3339))
+	{"the configuration in the files waits for its view of the cluster", "NodensConfigAwaited", func(_ *agent, s *report.Status) []string {
+		if s.Config.Awaited == nil || isRejected(&s.Config) {
+			return nil
 		}
+		return []string{"the configuration in the files is not in force: it waits for its view of the cluster since " +
+			s.Config.Awaited.Since.Format(time.RFC3339) + "; check why the API server does not answer"}
 	}},
-	{"health, ready, metrics or pprof are not served at an address", "", func(a *agent, _ *report.Status, found foundFunc) {
-		if text := a.http.Problem(); text != "" {
-			found("%s", text)
-		}
-	}},
-	{"another process also listens at the agent's addresses", "", func(a *agent, _ *report.Status, found foundFunc) {
+	{"health, ready, metrics or pprof are not served at an address", "", func(a *agent, _ *report.Status) []string { return []string{a.http.Problem()} }},
+	{"another process also listens at the agent's addresses", "", func(a *agent, _ *report.Status) (list []string) {
 		for _, h := range a.otherHolders(portCheckAge) {
-			found("another process also listens there, and gets a part of the queries: %s; %s", describeHolder(&h), portRemedy)
+			list = append(list, "another process also listens there, and gets a part of the queries: "+describeHolder(&h)+"; "+portRemedy)
 		}
+		return list
 	}},
-	{"the node changes hands too often", "", func(a *agent, _ *report.Status, found foundFunc) {
-		if n := len(a.recent.list()); n >= manyHandovers {
-			found("%d handovers within %v; %s", n, recentSpan, manyHandoversRemedy)
+	{"the node changes hands too often", "", func(a *agent, _ *report.Status) []string {
+		n := len(a.recent.list())
+		if n < manyHandovers {
+			return nil
 		}
+		return []string{fmt.Sprintf("%d handovers within %v; %s", n, recentSpan, manyHandoversRemedy)}
 	}},
-	{"all upstreams, or all of some zones, are down", "NodensUpstreamsAllDown", func(_ *agent, s *report.Status, found foundFunc) {
+	{"all upstreams, or all of some zones, are down", "NodensUpstreamsAllDown", func(_ *agent, s *report.Status) []string {
 		switch u := s.Upstreams; {
 		case u.Total > 0 && u.Down == u.Total:
-			found("all upstreams are down")
+			return []string{"all upstreams are down"}
 		case len(s.ZonesDown) > 0:
-			found("all upstreams of %s are down", firstZones(s.ZonesDown))
+			return []string{"all upstreams of " + firstZones(s.ZonesDown) + " are down"}
 		}
+		return nil
 	}},
-	{"there is no sign of life of the API server", "NodensViewStale", func(_ *agent, s *report.Status, found foundFunc) {
-		if text := viewProblem(s.View); text != "" {
-			found("%s", text)
-		}
-	}},
-	{"a goroutine of the server does not continue", "NodensRestarting", func(a *agent, _ *report.Status, found foundFunc) {
+	{"there is no sign of life of the API server", "NodensViewStale", func(_ *agent, s *report.Status) []string { return []string{viewProblem(s.View)} }},
+	{"a goroutine of the server does not continue", "NodensRestarting", func(a *agent, _ *report.Status) []string {
 		if err := a.progress.err(); err != nil {
-			found("%v", err)
+			return []string{err.Error()}
 		}
+		return nil
 	}},
-	{"the log is not read, or not fast enough", "NodensLogLinesDropped", func(a *agent, _ *report.Status, found foundFunc) {
-		if text := logProblem(a.logQueue.Stats(), time.Now()); text != "" {
-			found("%s", text)
-		}
+	{"the log is not read, or not fast enough", "NodensLogLinesDropped", func(a *agent, _ *report.Status) []string {
+		return []string{logProblem(a.logQueue.Stats(), time.Now())}
 	}},
 }
+
+// isRejected reports whether the files hold a configuration that is invalid.
+func isRejected(c *report.Config) bool { return c.Rejected && c.LastRejected != nil }
 
 // judge sets Ready, Healthy and Problems from the rest of s.
 func (a *agent) judge(s *report.Status) {
 	for _, c := range conditions {
-		c.find(a, s, func(format string, args ...any) { s.Problems = append(s.Problems, fmt.Sprintf(format, args...)) })
+		s.Problems = append(s.Problems, slices.DeleteFunc(c.find(a, s), func(text string) bool { return text == "" })...)
 	}
 	s.Healthy = len(s.Problems) == 0
 }

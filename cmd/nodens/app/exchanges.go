@@ -17,10 +17,9 @@ const (
 	maxSampledUpstreams = 256
 )
 
-// counterSample has counters that [baseline.Statistics] has not.
-type counterSample struct {
-	age       time.Duration // of the agent
-	kernel    uint64        // queries answered in the kernel
+// counters are those that [baseline.Statistics] has not.
+type counters struct {
+	kernel    uint64 // queries answered in the kernel
 	upstreams map[netip.AddrPort]exchangeCounts
 }
 
@@ -30,12 +29,9 @@ type exchangeCounts struct {
 	durations            baseline.Histogram
 }
 
-// Age implements [baseline.Sample].
-func (s counterSample) Age() time.Duration { return s.age }
-
-// counters returns a sample.
-func (a *agent) counters() counterSample {
-	s := counterSample{age: time.Since(a.created), upstreams: make(map[netip.AddrPort]exchangeCounts)}
+// counters returns the present counters.
+func (a *agent) counters() counters {
+	s := counters{upstreams: make(map[netip.AddrPort]exchangeCounts)}
 	if a.kernelPath.available() {
 		s.kernel = a.kernelPath.program.Counters().Results["answered"]
 	}
@@ -85,16 +81,15 @@ func (e exchangeCounts) since(b exchangeCounts, seconds float64) report.Exchange
 
 // rates returns the rates of the last minute.
 func (a *agent) rates() report.Rates {
-	now := a.statistics()
-	s := baseline.Since(&a.window, now, rateWindow)
-	counters := a.counters()
-	before := a.counterWindow.Before(counters.age, rateWindow)
+	now, counters := a.statistics(), a.counters()
+	before := a.window.Before(now.Interval, rateWindow)
+	s := now.Sub(before.Statistics)
 	var sum baseline.Zone
 	for _, z := range s.Zones {
 		sum = sum.Add(z)
 	}
 	seconds := s.Interval.Seconds()
-	kernel := counters.kernel - min(counters.kernel, before.kernel)
+	kernel := counters.kernel - min(counters.kernel, before.Counters.kernel)
 	return report.Rates{
 		Seconds: seconds, QueriesPerSecond: report.PerSecond(sum.Queries, seconds), ServfailShare: ratio(sum.ServFail, sum.Queries),
 		P50Seconds: sum.Duration.Quantile(50).Seconds(), P99Seconds: sum.Duration.Quantile(99).Seconds(),

@@ -2,6 +2,7 @@ package app
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/upstream"
@@ -16,9 +17,9 @@ func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) { writeJSO
 // upstreams returns what /upstreams shows.
 func (a *agent) upstreams() *report.Upstreams {
 	list := &report.Upstreams{Header: a.header(), Forwards: []report.Forward{}}
-	now := a.counters()
-	before := a.counterWindow.Before(now.age, rateWindow)
-	seconds := (now.age - before.age).Seconds()
+	now, age := a.counters(), time.Since(a.created)
+	before := a.window.Before(age, rateWindow)
+	seconds := (age - before.Interval).Seconds()
 	for f := range a.current.Load().forwards() {
 		if len(list.Forwards) == maxShownForwards {
 			list.More++
@@ -31,7 +32,7 @@ func (a *agent) upstreams() *report.Upstreams {
 		}
 		for _, to := range f.pool.Stats().Servers {
 			u := newUpstream(to)
-			u.Recent = now.upstreams[to.To].since(before.upstreams[to.To], seconds)
+			u.Recent = now.upstreams[to.To].since(before.Counters.upstreams[to.To], seconds)
 			u.Budget = a.newBudget(to.Budget)
 			show.Upstreams = append(show.Upstreams, u)
 		}

@@ -95,8 +95,7 @@ func (a *agent) sampleStatistics(ctx context.Context) {
 	tick := time.NewTicker(baseline.SampleInterval)
 	defer tick.Stop()
 	for {
-		a.window.Add(a.statistics())
-		a.counterWindow.Add(a.counters())
+		a.window.Add(baseline.Sample[counters]{Statistics: a.statistics(), Counters: a.counters()})
 		select {
 		case <-ctx.Done():
 			return
@@ -107,5 +106,5 @@ func (a *agent) sampleStatistics(ctx context.Context) {
 
 // recentStatistics returns what the agent has measured in the last minutes.
 func (a *agent) recentStatistics() baseline.Statistics {
-	return baseline.Last(&a.window, a.statistics())
+	return a.window.Last(a.statistics())
 }

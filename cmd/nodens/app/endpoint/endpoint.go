@@ -39,9 +39,9 @@ type Servers struct {
 
 	mu        sync.Mutex
 	servers   map[string]*httpServer
-	inherited map[string]*os.File // of setInherited, until listen takes or closes them
-	want      Handlers            // of the last listen
-	failed    map[string]error    // addresses of want that the kernel refuses; retry tries them again
+	inherited map[string]*os.File // of SetInherited, until Listen takes or closes them
+	want      Handlers            // of the last Listen
+	failed    map[string]error    // addresses of want that the kernel refuses; Retry tries them again
 	toldAt    time.Time           // when failed was logged
 	paused    bool                // between Suspend and Resume
 	failures  atomic.Uint64       // see Failures
@@ -173,7 +173,7 @@ func (e *Servers) Listen(want Handlers) error {
 	return e.listenLocked(want)
 }
 
-// listenLocked is listen for callers that hold e.mu.
+// listenLocked is [Servers.Listen] for callers that hold e.mu.
 func (e *Servers) listenLocked(want Handlers) error {
 	fresh, failed, err := e.bind(want)
 	e.closeInherited()
@@ -287,7 +287,7 @@ func (e *Servers) Problem() string {
 }
 
 // SetInherited sets the listeners of the predecessor, by the address in its configuration. The
-// next listen takes those that it needs and closes the others.
+// next Listen takes those that it needs and closes the others.
 func (e *Servers) SetInherited(files map[string]*os.File) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
