@@ -70,7 +70,7 @@ fuzz:
 
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:
-	go -C daemonset/image run . -out "$(CURDIR)/bin/nodens-image.tar"
+	go -C daemonset/release run . image -out "$(CURDIR)/bin/nodens-image.tar"
 
 # A real cluster of two nodes on this machine: installs nodens as the guides say, queries
 # and scrapes it, breaks things, and prints a table of all checks. Needs root.

@@ -1,6 +1,6 @@
 // Package daemonset contains what installs the agent on the nodes of a cluster: the manifest
-// base/nodens.yaml, kustomize overlays of it with the settings in which clusters differ, the
-// Helm chart that renders the same objects, and the Dockerfile of the image.
+// base/nodens.yaml, kustomize overlays of it with the settings in which clusters differ, and the
+// Helm chart that renders the same objects.
 //
 // Except for [Manifest], the package has only tests. They decode each object of the manifest
 // strictly with the API's own types, and check what the types don't: probes, addresses,

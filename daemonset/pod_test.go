@@ -3,6 +3,7 @@ package daemonset
 import (
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -141,10 +142,7 @@ func TestStartupProbe(t *testing.T) {
 	if c.StartupProbe == nil || c.StartupProbe.Exec == nil {
 		t.Fatal("no probe with a command: over HTTP the old pod's agent would answer")
 	}
-	list := dockerfileInstructions(t)
-	program, _ := strings.CutPrefix(list[len(list)-1], `ENTRYPOINT ["`)
-	program, _ = strings.CutSuffix(program, `"]`)
-	command := []string{program, "ready", "-handover-dir", flagsOf(t, c.Args)["handover-dir"]}
+	command := []string{"/usr/local/bin/nodens", "ready", "-handover-dir", flagsOf(t, c.Args)["handover-dir"]}
 	if d := cmp.Diff(command, c.StartupProbe.Exec.Command); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -297,4 +295,12 @@ func TestArguments(t *testing.T) {
 		t.Errorf("-localip: %v", err)
 	}
 	findObject[*corev1.Service](t, loadManifest(t), flags["upstreamsvc"])
+}
+
+// TestManifestImage: the image is named by a version, since "latest" changes over time.
+func TestManifestImage(t *testing.T) {
+	_, c := podSpec(t)
+	if !regexp.MustCompile(`^nodens:[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(c.Image) {
+		t.Errorf("the manifest's image is %s, want nodens with a version", c.Image)
+	}
 }

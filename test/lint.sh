@@ -11,7 +11,7 @@ if [ -n "$unformatted" ]; then
 fi
 . test/goenv.sh # shares the build cache with the tests
 linter=$(go run ./test/peer/prebuild -path golangci-lint)
-for module in . daemonset/image test/dnstap; do
+for module in . daemonset/release test/dnstap; do
 	go -C "$module" vet ./...
 	(cd "$module" && "$linter" run ./...)
 done

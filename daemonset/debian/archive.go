@@ -81,7 +81,7 @@ func (a Archive) cacheEntry(sources []byte) toolcache.Entry {
 // Sources returns the file with the machine's Debian package sources. Other files beside it
 // are not Debian's. The error says what the machine lacks.
 func Sources() (string, error) {
-	const hint = "programs come from Debian packages here: run it on Debian; for the agent's image there is daemonset/Dockerfile"
+	const hint = "programs come from Debian packages here: run it on Debian, or in a container with Debian and Go"
 	for _, program := range []string{"apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return "", fmt.Errorf("%w; %s", err, hint)

@@ -140,7 +140,7 @@ type agentVariant struct{ image, program, fault string }
 // importVariants gives the nodes the images.
 func (s *suite) importVariants(ctx context.Context, list []agentVariant) error {
 	root, file := filepath.Join(s.dir, "variants.d"), filepath.Join(s.dir, "variant.tar")
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(s.root, "daemonset/image"), "run", ".", "-arch", runtime.GOARCH, "-root", root)
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(s.root, "daemonset/release"), "run", ".", "image", "-arch", runtime.GOARCH, "-root", root)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("writing the files of the agent's image: %w\n%s", err, out)
 	}

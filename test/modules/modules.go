@@ -2,12 +2,12 @@
 // of them.
 package modules
 
-// Root, Image and Dnstap are the directories of the modules, relative to the repository's root.
+// Root, Release and Dnstap are the directories of the modules, relative to the repository's root.
 const (
-	Root   = "."
-	Image  = "daemonset/image"
-	Dnstap = "test/dnstap"
+	Root    = "."
+	Release = "daemonset/release"
+	Dnstap  = "test/dnstap"
 )
 
 // Tested returns the directories of the modules with tests, the repository's own module first.
-func Tested() []string { return []string{Root, Image, Dnstap} }
+func Tested() []string { return []string{Root, Release, Dnstap} }

@@ -119,7 +119,7 @@ func TestPlan(t *testing.T) {
 	}
 	want := map[string]string{
 		"cache": "unit tests", "server/resolver": "unit tests", "cmd/nodens": "unit tests",
-		"test/node": "suites", "test/prometheus": "suites", "test/run": "suites", "daemonset/image": "image", "test/dnstap": "dnstap",
+		"test/node": "suites", "test/prometheus": "suites", "test/run": "suites", "daemonset/release": "release", "test/dnstap": "dnstap",
 	}
 	for name, names := range stages {
 		if len(names) != 1 || want[name] != "" && names[0] != want[name] {

@@ -102,7 +102,7 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	}
 	second := []stage{
 		goTest("suites", suites, "-p", "3", "-timeout", o.timeout()),
-		inModule(modules.Image),
+		inModule(modules.Release),
 		inModule(modules.Dnstap, "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all"}, o.fuzzFlags()...), events: true},
 		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true, repeats: true},

@@ -24,13 +24,13 @@ type Image struct {
 }
 
 // Write writes the image to a file that containerd can import. It runs the command
-// daemonset/image/pack, which belongs to another Go module.
+// daemonset/release, which belongs to another Go module.
 func (i Image) Write(ctx context.Context, file string) error {
 	top, err := peer.Root()
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(top, "daemonset/image"), "run", "./pack",
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(top, "daemonset/release"), "run", ".", "pack",
 		"-name", i.Name, "-root", i.Root, "-out", file, "-entrypoint", strings.Join(i.Entrypoint, " "),
 		"-command", strings.Join(i.Command, " "), "-env", strings.Join(i.Env, " "))
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -59,7 +59,7 @@ func WriteAgentImage(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(top, "daemonset/image"), "run", ".", "-arch", runtime.GOARCH, "-out", file)
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(top, "daemonset/release"), "run", ".", "image", "-arch", runtime.GOARCH, "-out", file)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("making the agent's image: %w\n%s", err, out)
 	}

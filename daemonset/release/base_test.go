@@ -10,11 +10,10 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/daemonset/debian"
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
-// program is the least that is one: a header for a machine.
-func program(machine elf.Machine) string {
+// elfProgram is the least that is one: a header for a machine.
+func elfProgram(machine elf.Machine) string {
 	h := elf.Header64{Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: 1, Ehsize: 64, Phentsize: 56, Shentsize: 64}
 	copy(h.Ident[:], elf.ELFMAG+"\x02\x01\x01")
 	var out bytes.Buffer
@@ -38,7 +37,7 @@ func packed(name string, files map[string]string) *debian.Package {
 
 // few are the fewest packages that there can be an image of.
 func few() map[string]map[string]string {
-	tables := map[string]string{"usr/sbin/multi": program(elf.EM_X86_64)}
+	tables := map[string]string{"usr/sbin/multi": elfProgram(elf.EM_X86_64)}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, flavour := range []string{"-nft", "-legacy"} {
 			for _, does := range []string{"", "-restore", "-save"} {
@@ -47,14 +46,14 @@ func few() map[string]map[string]string {
 		}
 	}
 	for _, name := range []string{"libxt_udp.so", "libipt_icmp.so", "libip6t_icmp6.so", "libebt_ip.so"} {
-		tables["usr/lib/x86_64-linux-gnu/xtables/"+name] = program(elf.EM_X86_64)
+		tables["usr/lib/x86_64-linux-gnu/xtables/"+name] = elfProgram(elf.EM_X86_64)
 	}
 	return map[string]map[string]string{
 		"iptables":          tables,
 		"netbase":           {"etc/protocols": "udp 17", "etc/services": "domain 53/udp"},
 		"base-files":        {osRelease: "ID=debian\nVERSION_ID=\"12\"\n"},
 		certificatesPackage: {"usr/share/ca-certificates/mozilla/b.crt": "B", "usr/share/ca-certificates/mozilla/a.crt": "A\n\n"},
-		"openssl":           {"usr/bin/openssl": program(elf.EM_X86_64)},
+		"openssl":           {"usr/bin/openssl": elfProgram(elf.EM_X86_64)},
 	}
 }
 
@@ -71,10 +70,7 @@ func TestBase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := make(map[string]oci.File)
-	for _, f := range b.layer() {
-		files[f.Path] = f
-	}
+	files := b.layer
 	for _, want := range []string{"usr/sbin/multi", "usr/lib/x86_64-linux-gnu/xtables/libxt_udp.so", "etc/services",
 		"usr/share/doc/iptables/copyright", "usr/share/doc/ca-certificates/copyright", "var/lib/dpkg/status.d/iptables", "run", "tmp"} {
 		if _, ok := files[want]; !ok {
@@ -87,11 +83,11 @@ func TestBase(t *testing.T) {
 		}
 	}
 	for name, to := range map[string]string{"usr/sbin/iptables": "iptables-nft", "usr/sbin/ip6tables-restore": "ip6tables-nft-restore", "sbin": "usr/sbin", "etc/os-release": "../usr/lib/os-release"} {
-		if got := files[name].Link; got != to {
+		if got := string(files[name].Data); got != to {
 			t.Errorf("/%s leads to %q, want %q", name, got, to)
 		}
 	}
-	if got := string(files[certificatesPath].Body); got != "A\nB\n" {
+	if got := string(files[certificatesPath].Data); got != "A\nB\n" {
 		t.Errorf("the authorities are %q, want them in the order of their names", got)
 	}
 	if got := b.distribution(); got != "debian-12" {
@@ -113,9 +109,9 @@ func TestBaseMissing(t *testing.T) {
 		}, "libip6t_"},
 		{"certificates", func(f map[string]map[string]string) { delete(f, certificatesPackage) }, "contains no certificates"},
 		{"release", func(f map[string]map[string]string) { delete(f, "base-files") }, osRelease},
-		{"machine", func(f map[string]map[string]string) { f["iptables"]["usr/sbin/multi"] = program(elf.EM_AARCH64) }, "EM_AARCH64"},
+		{"machine", func(f map[string]map[string]string) { f["iptables"]["usr/sbin/multi"] = elfProgram(elf.EM_AARCH64) }, "EM_AARCH64"},
 		{"half-a-program", func(f map[string]map[string]string) {
-			f["iptables"]["usr/sbin/multi"] = program(elf.EM_X86_64)[:20]
+			f["iptables"]["usr/sbin/multi"] = elfProgram(elf.EM_X86_64)[:20]
 		}, "/usr/sbin/multi"},
 		{"link-out", func(f map[string]map[string]string) { f["iptables"]["usr/sbin/multi"] = "->../../../etc/shadow" }, "/etc/shadow"},
 	}

@@ -7,8 +7,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
+	"testing/fstest"
 	"time"
 
 	spdxjson "github.com/spdx/tools-golang/json"
@@ -17,7 +21,6 @@ import (
 	"github.com/spdx/tools-golang/utils"
 
 	"github.com/nodens-dns/nodens/daemonset/debian"
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
 const (
@@ -29,34 +32,52 @@ const (
 	documentID, imageID, agentID = spdx.ElementID("DOCUMENT"), spdx.ElementID("image"), spdx.ElementID("nodens")
 )
 
-// sbom is a bill of materials in SPDX 2.3: the document describes the image, which
-// contains packages (the agent, its Go modules, Debian packages) and files. Each file is
-// generated from a package.
+// sbom is a bill of materials in SPDX 2.3.
 type sbom struct{ spdx.Document }
 
-// sbom lists what an image consists of, except for the file with the SBOM itself.
-func (s *settings) sbom(a architecture, base *base, agent oci.Layer, modules []module) (*sbom, error) {
+// newSBOM returns a document about the agent, which depends on its Go modules. The element
+// described is what the document is about; name is the document's name.
+func (s source) newSBOM(name string, described spdx.ElementID, p *program) *sbom {
 	b := &sbom{spdx.Document{
 		SPDXVersion: spdx.Version, DataLicense: spdx.DataLicense, SPDXIdentifier: documentID,
-		DocumentName: "nodens-" + s.version + "-" + a.name,
+		DocumentName: name,
 		CreationInfo: &spdx.CreationInfo{
 			Created:  s.now.Format(time.RFC3339),
-			Creators: []common.Creator{{CreatorType: "Tool", Creator: "nodens-image-" + s.version}},
+			Creators: []common.Creator{{CreatorType: "Tool", Creator: "nodens-release-" + s.version}},
 		},
 	}}
-	b.relate(documentID, common.TypeRelationshipDescribe, imageID)
-	image := b.addPackage(spdx.Package{PackageSPDXIdentifier: imageID, PackageName: "nodens-image", PackageVersion: s.version,
-		PrimaryPackagePurpose: "CONTAINER", FilesAnalyzed: true})
+	b.relate(documentID, common.TypeRelationshipDescribe, described)
 	b.addPackage(spdx.Package{PackageSPDXIdentifier: agentID, PackageName: "nodens", PackageVersion: s.version,
 		PackageDownloadLocation: "git+" + home + "@" + s.revision,
 		PackageLicenseDeclared:  "Apache-2.0", PrimaryPackagePurpose: "APPLICATION",
+		PackageChecksums:          checksums(p.binary)[1:],
 		PackageExternalReferences: purl("pkg:golang/github.com/nodens-dns/nodens@v" + url.PathEscape(strings.TrimPrefix(s.version, "v")))})
+	for _, m := range p.modules {
+		b.addModule(m)
+	}
+	return b
+}
+
+// programSBOM describes a program. The checksum of the package nodens is the program's.
+func (s source) programSBOM(p *program) *sbom {
+	name := "nodens-" + s.version + "-" + p.os + "-" + p.arch
+	b := s.newSBOM(name, agentID, p)
+	b.DocumentNamespace = home + "/sbom/" + name + "-" + b.Packages[0].PackageChecksums[0].Value
+	return b
+}
+
+// imageSBOM describes an image, which contains packages (the agent, Debian packages) and files,
+// except for the file with the SBOM itself. Each file is generated from a package. agent is the
+// layer of the program.
+func (s source) imageSBOM(base *base, p *program, agent fstest.MapFS) (*sbom, error) {
+	b := s.newSBOM("nodens-"+s.version+"-"+p.arch, imageID, p)
+	image := b.addPackage(spdx.Package{PackageSPDXIdentifier: imageID, PackageName: "nodens-image", PackageVersion: s.version,
+		PrimaryPackagePurpose: "CONTAINER", FilesAnalyzed: true})
 	b.relate(imageID, common.TypeRelationshipContains, agentID)
 	origins := make(map[string]spdx.ElementID) // by path, of files whose package is not the agent
-	for _, m := range modules {
-		id := b.addModule(m)
-		for _, f := range m.licenseFiles {
-			origins[f.Path] = id
+	for _, m := range p.modules {
+		for name := range m.files {
+			origins[m.imagePath(name)] = m.id()
 		}
 	}
 	for _, d := range base.usedPackages() {
@@ -73,18 +94,14 @@ func (s *settings) sbom(a architecture, base *base, agent oci.Layer, modules []m
 	for name, d := range base.chosen {
 		origins[name] = debianID(d)
 	}
-	for _, f := range base.layer() {
-		b.addFile(f, origins[f.Path])
-	}
-	for _, f := range agent {
-		b.addFile(f, cmp.Or(origins[f.Path], agentID))
-	}
+	b.addFiles(base.layer, origins, "")
+	b.addFiles(agent, origins, agentID)
 	code, err := utils.GetVerificationCode(b.Files, "./"+sbomPath)
 	if err != nil {
 		return nil, err
 	}
 	image.PackageVerificationCode = &code
-	b.DocumentNamespace = fmt.Sprintf("%s/sbom/%s-%s", home, a.name, code.Value)
+	b.DocumentNamespace = fmt.Sprintf("%s/sbom/%s-%s", home, p.arch, code.Value)
 	return b, nil
 }
 
@@ -112,33 +129,45 @@ func (b *sbom) relate(from spdx.ElementID, kind string, to spdx.ElementID) {
 	})
 }
 
-// addModule adds a Go module and returns its ID.
-func (b *sbom) addModule(m module) spdx.ElementID {
-	id := spdx.ElementID(fmt.Sprintf("go-%d", len(b.Packages)))
-	name := m.path
-	if name == std {
-		name = "stdlib" // the name in vulnerability databases
-	}
-	b.addPackage(spdx.Package{PackageSPDXIdentifier: id, PackageName: name, PackageVersion: m.version,
-		PackageLicenseDeclared: m.license, PrimaryPackagePurpose: "LIBRARY",
-		PackageExternalReferences: purl("pkg:golang/" + name + "@" + strings.ReplaceAll(strings.TrimPrefix(m.version, "go"), "+", "%2B"))})
-	b.relate(agentID, common.TypeRelationshipDependsOn, id)
-	return id
+// moduleIDs are the characters that an SPDX element ID may not have.
+var moduleIDs = regexp.MustCompile(`[^A-Za-z0-9.]+`)
+
+func (m module) id() spdx.ElementID {
+	return spdx.ElementID("go-" + moduleIDs.ReplaceAllString(m.path, "-"))
 }
 
-// addFile adds a regular file that comes from the package with the ID origin, if that is not empty.
-func (b *sbom) addFile(f oci.File, origin spdx.ElementID) {
-	if f.Mode.Type() != 0 {
-		return
+// name is the module's name in vulnerability databases.
+func (m module) name() string {
+	if m.path == std {
+		return "stdlib"
 	}
-	id := spdx.ElementID(fmt.Sprintf("file-%d", len(b.Files)))
-	b.Files = append(b.Files, &spdx.File{
-		FileSPDXIdentifier: id, FileName: "./" + f.Path, LicenseConcluded: noAssertion, FileCopyrightText: noAssertion,
-		Checksums: checksums(f.Body),
-	})
-	b.relate(imageID, common.TypeRelationshipContains, id)
-	if origin != "" {
-		b.relate(id, common.TypeRelationshipGeneratedFrom, origin)
+	return m.path
+}
+
+func (b *sbom) addModule(m module) {
+	b.addPackage(spdx.Package{PackageSPDXIdentifier: m.id(), PackageName: m.name(), PackageVersion: m.version,
+		PackageLicenseDeclared: m.license, PrimaryPackagePurpose: "LIBRARY",
+		PackageExternalReferences: purl("pkg:golang/" + m.name() + "@" + strings.ReplaceAll(strings.TrimPrefix(m.version, "go"), "+", "%2B"))})
+	b.relate(agentID, common.TypeRelationshipDependsOn, m.id())
+}
+
+// addFiles adds the regular files of a layer. Each comes from the package with the ID in
+// origins, or else from rest if that is not empty.
+func (b *sbom) addFiles(files fstest.MapFS, origins map[string]spdx.ElementID, rest spdx.ElementID) {
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		f := files[path]
+		if f.Mode.Type() != 0 {
+			continue
+		}
+		id := spdx.ElementID(fmt.Sprintf("file-%d", len(b.Files)))
+		b.Files = append(b.Files, &spdx.File{
+			FileSPDXIdentifier: id, FileName: "./" + path, LicenseConcluded: noAssertion, FileCopyrightText: noAssertion,
+			Checksums: checksums(f.Data),
+		})
+		b.relate(imageID, common.TypeRelationshipContains, id)
+		if origin := cmp.Or(origins[path], rest); origin != "" {
+			b.relate(id, common.TypeRelationshipGeneratedFrom, origin)
+		}
 	}
 }
 
@@ -166,5 +195,5 @@ func (b *sbom) summary() string {
 		}
 	}
 	return fmt.Sprintf("nodens %s, %d files, %d Go modules, %d Debian packages, including %s",
-		b.Packages[1].PackageVersion, len(b.Files), modules, len(b.Packages)-modules-2, strings.Join(versions, ", "))
+		b.Packages[0].PackageVersion, len(b.Files), modules, len(b.Packages)-modules-2, strings.Join(versions, ", "))
 }

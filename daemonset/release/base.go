@@ -12,9 +12,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"testing/fstest"
 
 	"github.com/nodens-dns/nodens/daemonset/debian"
-	"github.com/nodens-dns/nodens/daemonset/image/oci"
 )
 
 // architecture is a processor architecture that images are built for.
@@ -47,15 +47,15 @@ func (a architecture) packages(ctx context.Context, update bool) ([]*debian.Pack
 // base is the image's first layer: everything below the agent.
 type base struct {
 	architecture
-	all       map[string]*debian.Package // the package of each file there is, by path
-	chosen    map[string]*debian.Package // the same, for files that are in the image
-	generated oci.Layer                  // files that are in no package
+	all    map[string]*debian.Package // the package of each file there is, by path
+	chosen map[string]*debian.Package // the same, for files that are in the image
+	layer  fstest.MapFS               // the image's files
 }
 
 // base chooses the files that the agent needs: package netsetup runs iptables in both
 // modes.
 func (a architecture) base(debs []*debian.Package) (*base, error) {
-	b := &base{architecture: a, all: make(map[string]*debian.Package), chosen: make(map[string]*debian.Package)}
+	b := &base{architecture: a, all: make(map[string]*debian.Package), chosen: make(map[string]*debian.Package), layer: make(fstest.MapFS)}
 	for _, d := range debs {
 		for name := range d.Files {
 			b.all[name] = d
@@ -87,7 +87,9 @@ func (a architecture) base(debs []*debian.Package) (*base, error) {
 			return nil, err
 		}
 	}
-	return b, errors.Join(b.certificates(), b.copyrights(), b.finish())
+	err := errors.Join(b.certificates(), b.copyrights())
+	b.finish()
+	return b, err
 }
 
 // withPrefix returns the paths that start with prefix, sorted.
@@ -96,7 +98,7 @@ func (b *base) withPrefix(prefix string) []string {
 }
 
 func (b *base) link(name, to string) {
-	b.generated = append(b.generated, oci.File{Path: name, Mode: fs.ModeSymlink | 0o777, Link: to})
+	b.layer[name] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(to)}
 }
 
 // choose adds a file with its dependencies: the target of a symbolic link, the libraries
@@ -112,12 +114,14 @@ func (b *base) choose(name string) error {
 	b.chosen[name] = d
 	f := d.Files[name]
 	if f.Mode.Type() == fs.ModeSymlink {
+		b.link(name, f.Link)
 		to := f.Link
 		if !path.IsAbs(to) {
 			to = path.Join("/", path.Dir(name), to)
 		}
 		return b.choose(debian.MergedPath(strings.TrimPrefix(path.Clean(to), "/")))
 	}
+	b.layer[name] = &fstest.MapFile{Mode: f.Mode, Data: f.Body}
 	needed, err := b.needed(f.Body)
 	if err != nil {
 		return fmt.Errorf("/%s: %w", name, err)
@@ -173,7 +177,7 @@ func (b *base) certificates() error {
 	if all.Len() == 0 {
 		return fmt.Errorf("package %s contains no certificates", certificatesPackage)
 	}
-	b.generated = append(b.generated, oci.File{Path: certificatesPath, Mode: 0o644, Body: all.Bytes()})
+	b.layer[certificatesPath] = &fstest.MapFile{Mode: 0o644, Data: all.Bytes()}
 	return nil
 }
 
@@ -217,13 +221,13 @@ func (b *base) copyrights() error {
 		if err := b.choose(name); err != nil {
 			return fmt.Errorf("the license of package %s: %w", d.Name, err)
 		}
-		b.generated = append(b.generated, oci.File{Path: "var/lib/dpkg/status.d/" + d.Name, Mode: 0o644, Body: []byte(d.Control)})
+		b.layer["var/lib/dpkg/status.d/"+d.Name] = &fstest.MapFile{Mode: 0o644, Data: []byte(d.Control)}
 	}
 	return nil
 }
 
 // finish adds the files that are in no package.
-func (b *base) finish() error {
+func (b *base) finish() {
 	for _, name := range debian.MergedDirs() {
 		used := func(path string) bool { return strings.HasPrefix(path, "usr/"+name+"/") }
 		if slices.ContainsFunc(slices.Collect(maps.Keys(b.chosen)), used) {
@@ -231,25 +235,13 @@ func (b *base) finish() error {
 		}
 	}
 	b.link("etc/os-release", "../"+osRelease)
-	b.generated = append(b.generated,
+	maps.Copy(b.layer, fstest.MapFS{
 		// The agent needs no user names; programs that print one do.
-		oci.File{Path: "etc/passwd", Mode: 0o644, Body: []byte("root:x:0:0:root:/:/\nnobody:x:65534:65534:nobody:/:/\n")},
-		oci.File{Path: "etc/group", Mode: 0o644, Body: []byte("root:x:0:\nnobody:x:65534:\n")},
+		"etc/passwd": {Mode: 0o644, Data: []byte("root:x:0:0:root:/:/\nnobody:x:65534:65534:nobody:/:/\n")},
+		"etc/group":  {Mode: 0o644, Data: []byte("root:x:0:\nnobody:x:65534:\n")},
 		// Manifests mount /run/xtables.lock here.
-		oci.File{Path: "run", Mode: fs.ModeDir | 0o755},
+		"run": {Mode: fs.ModeDir | 0o755},
 		// NodeLocal DNSCache's manifest puts its -pidfile here.
-		oci.File{Path: "tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777},
-	)
-	return nil
-}
-
-// layer returns all files, sorted by path.
-func (b *base) layer() oci.Layer {
-	files := slices.Clone(b.generated)
-	for name, d := range b.chosen {
-		f := d.Files[name]
-		files = append(files, oci.File{Path: f.Path, Mode: f.Mode, Link: f.Link, Body: f.Body})
-	}
-	slices.SortFunc(files, func(x, y oci.File) int { return cmp.Compare(x.Path, y.Path) })
-	return files
+		"tmp": {Mode: fs.ModeDir | fs.ModeSticky | 0o777},
+	})
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestParse(t *testing.T) {
+func TestParseImage(t *testing.T) {
 	tests := []struct {
 		name, args string
 		want       string // of the error; "" for none
@@ -31,7 +31,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := parse(strings.FieldsFunc(tt.args, func(r rune) bool { return r == ' ' }), io.Discard)
+			s, err := parseImage(strings.FieldsFunc(tt.args, func(r rune) bool { return r == ' ' }), io.Discard)
 			switch {
 			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
 				t.Errorf("error %v, want one with %q", err, tt.want)
@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 // TestComplete: the time is the one that the environment names, or none is taken.
 func TestComplete(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "86400")
-	s := &settings{revision: "r1"}
+	s := &source{revision: "r1"}
 	if err := s.complete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestComplete(t *testing.T) {
 		}
 	}
 	t.Chdir(t.TempDir())
-	if err := s.complete(t.Context()); err == nil || !strings.Contains(err.Error(), "daemonset/image") {
+	if err := (&source{}).complete(t.Context()); err == nil || !strings.Contains(err.Error(), "daemonset/release") {
 		t.Errorf("outside of the tree: error %v", err)
 	}
 }
@@ -91,5 +91,22 @@ func TestWrite(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestPackRefuses(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "x.tar")
+	for name, args := range map[string][]string{
+		"no root":         {"-out", out, "-name", "a:1"},
+		"no output":       {"-root", t.TempDir(), "-name", "a:1"},
+		"no name":         {"-root", t.TempDir(), "-out", out},
+		"no such root":    {"-root", filepath.Join(t.TempDir(), "none"), "-out", out, "-name", "a:1"},
+		"unknown setting": {"-layers", "3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := runPack(t.Context(), args, io.Discard, io.Discard); err == nil {
+				t.Errorf("pack %v succeeds", args)
+			}
+		})
 	}
 }

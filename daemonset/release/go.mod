@@ -1,4 +1,4 @@
-module github.com/nodens-dns/nodens/daemonset/image
+module github.com/nodens-dns/nodens/daemonset/release
 
 go 1.26.0
 
