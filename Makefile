@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image e2e e2e-networks kernels conformance
+.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image release release-verify e2e e2e-networks kernels conformance
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
@@ -23,7 +23,7 @@ run: build
 help:
 	@awk '/^#/ { sub(/^# ?/, ""); text = text (text == "" ? "" : " ") $$0; next } \
 		/=/ { next } /^[a-z][a-z0-9-]*:/ && text != "" { split($$1, name, ":"); match(text, /\.( |$$)/); \
-		printf "make %-12s %s\n", name[1], substr(text, 1, RSTART ? RSTART : length(text)) } { text = "" }' $(MAKEFILE_LIST)
+		printf "make %-14s %s\n", name[1], substr(text, 1, RSTART ? RSTART : length(text)) } { text = "" }' $(MAKEFILE_LIST)
 
 # The unit tests that need neither root nor other programs, in about a minute. Tests with processes, namespaces
 # or sockets in plenty are in make test.
@@ -71,6 +71,18 @@ fuzz:
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:
 	go -C daemonset/release run . image -out "$(CURDIR)/bin/nodens-image.tar"
+
+# A release in DIR, from the tag of VERSION: programs, image, chart, manifests, SBOMs, provenance,
+# checksums, and with KEY signatures. docs/reference/release.md describes it.
+IMAGE ?= nodens
+BUILDER ?=
+release: DIR = $(CURDIR)/bin/release-$(VERSION)
+release:
+	go -C daemonset/release run . make -version "$(VERSION)" -out "$(abspath $(DIR))" -image "$(IMAGE)" $(if $(KEY),-key "$(abspath $(KEY))") $(if $(BUILDER),-builder "$(BUILDER)")
+
+# Checks the release in DIR: with KEY, the public key of who signed it, its signatures, too.
+release-verify:
+	@go -C daemonset/release run . verify $(if $(KEY),-key "$(abspath $(KEY))") "$(abspath $(DIR))"
 
 # A real cluster of two nodes on this machine: installs nodens as the guides say, queries
 # and scrapes it, breaks things, and prints a table of all checks. Needs root.

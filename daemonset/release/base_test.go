@@ -23,7 +23,7 @@ func elfProgram(machine elf.Machine) string {
 
 // packed is a package with files; what begins with -> is a link.
 func packed(name string, files map[string]string) *debian.Package {
-	d := &debian.Package{Name: name, Version: "1", Arch: "amd64", Source: name, Control: "Package: " + name + "\n", Files: make(map[string]debian.File)}
+	d := &debian.Package{Name: name, Version: "1", Arch: "amd64", Source: name, Sum: checksums([]byte(name))[1].Value, Control: "Package: " + name + "\n", Files: make(map[string]debian.File)}
 	files["usr/share/doc/"+name+"/copyright"] = "terms of " + name
 	for path, body := range files {
 		f := debian.File{Path: path, Mode: 0o644, Body: []byte(body)}
@@ -36,8 +36,8 @@ func packed(name string, files map[string]string) *debian.Package {
 }
 
 // few are the fewest packages that there can be an image of.
-func few() map[string]map[string]string {
-	tables := map[string]string{"usr/sbin/multi": elfProgram(elf.EM_X86_64)}
+func few(a architecture) map[string]map[string]string {
+	tables := map[string]string{"usr/sbin/multi": elfProgram(a.machine)}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, flavour := range []string{"-nft", "-legacy"} {
 			for _, does := range []string{"", "-restore", "-save"} {
@@ -46,14 +46,14 @@ func few() map[string]map[string]string {
 		}
 	}
 	for _, name := range []string{"libxt_udp.so", "libipt_icmp.so", "libip6t_icmp6.so", "libebt_ip.so"} {
-		tables["usr/lib/x86_64-linux-gnu/xtables/"+name] = elfProgram(elf.EM_X86_64)
+		tables["usr/lib/"+a.triple+"/xtables/"+name] = elfProgram(a.machine)
 	}
 	return map[string]map[string]string{
 		"iptables":          tables,
 		"netbase":           {"etc/protocols": "udp 17", "etc/services": "domain 53/udp"},
 		"base-files":        {osRelease: "ID=debian\nVERSION_ID=\"12\"\n"},
 		certificatesPackage: {"usr/share/ca-certificates/mozilla/b.crt": "B", "usr/share/ca-certificates/mozilla/a.crt": "A\n\n"},
-		"openssl":           {"usr/bin/openssl": elfProgram(elf.EM_X86_64)},
+		"openssl":           {"usr/bin/openssl": elfProgram(a.machine)},
 	}
 }
 
@@ -66,7 +66,7 @@ func debs(files map[string]map[string]string) (list []*debian.Package) {
 
 // TestBase: what is needed is chosen with all that it needs, and nothing else.
 func TestBase(t *testing.T) {
-	b, err := architectures["amd64"].base(debs(few()))
+	b, err := architectures["amd64"].base(debs(few(architectures["amd64"])))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestBaseMissing(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			files := few()
+			files := few(architectures["amd64"])
 			tt.change(files)
 			if _, err := architectures["amd64"].base(debs(files)); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
@@ -125,7 +125,7 @@ func TestBaseMissing(t *testing.T) {
 		})
 	}
 	t.Run("license", func(t *testing.T) {
-		list := debs(few())
+		list := debs(few(architectures["amd64"]))
 		at := slices.IndexFunc(list, func(d *debian.Package) bool { return d.Name == "iptables" })
 		delete(list[at].Files, "usr/share/doc/iptables/copyright")
 		if _, err := architectures["amd64"].base(list); err == nil || !strings.Contains(err.Error(), "license of package iptables") {
@@ -136,7 +136,7 @@ func TestBaseMissing(t *testing.T) {
 
 // TestBaseLoop: links that lead to each other are no end of the world.
 func TestBaseLoop(t *testing.T) {
-	files := few()
+	files := few(architectures["amd64"])
 	files["netbase"]["etc/protocols"], files["netbase"]["etc/protocols2"] = "->protocols2", "->protocols"
 	if _, err := architectures["amd64"].base(debs(files)); err != nil {
 		t.Error(err)

@@ -4,6 +4,7 @@
 //
 //	release make -version 0.1.0 -out DIR    everything, from the tag v0.1.0: make release
 //	release verify DIR                      checks that directory: make release-verify
+//	release push -charts REPOSITORY DIR     checks it, and copies image and chart to registries
 //	release image -out FILE                 only the image, from any commit: make image
 //	release pack -root DIR -out FILE        an image of a directory, for tests
 //
@@ -43,10 +44,10 @@ func main() {
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	commands := map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error{
-		"make": runMake, "verify": runVerify, "image": runImage, "pack": runPack,
+		"make": runMake, "verify": runVerify, "image": runImage, "pack": runPack, "push": runPush,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
-		return errors.New("give make, verify, image or pack as first argument; make -help lists the flags of make")
+		return errors.New("give make, verify, push, image or pack as first argument; make -help lists the flags of make")
 	}
 	return commands[args[0]](ctx, args[1:], stdout, stderr)
 }

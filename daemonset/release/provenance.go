@@ -1,0 +1,94 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	provenancepb "github.com/in-toto/attestation/go/predicates/provenance/v1"
+	intoto "github.com/in-toto/attestation/go/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/nodens-dns/nodens/daemonset/debian"
+)
+
+const (
+	provenanceType = "https://slsa.dev/provenance/v1"
+	// signType is the predicate of cosign's signatures of images.
+	signType = "https://sigstore.dev/cosign/sign/v1"
+	// buildType is where the parameters are described.
+	buildType = home + "/blob/main/docs/reference/release.md#provenance"
+)
+
+func provenanceName(version string) string { return "nodens-" + version + ".provenance.json" }
+
+// writeProvenance adds the provenance of all files so far and of the image, in SLSA's form: what
+// they were made from. It has no times, so that it is the same in each build.
+func (m *maker) writeProvenance(context.Context) error {
+	var subjects []*intoto.ResourceDescriptor
+	for _, name := range slices.Sorted(maps.Keys(m.sums)) {
+		subjects = append(subjects, &intoto.ResourceDescriptor{Name: name, Digest: map[string]string{"sha256": m.sums[name]}})
+	}
+	subjects = append(subjects, imageSubject(m.image, m.digest))
+	parameters, err := structpb.NewStruct(map[string]any{"version": m.version, "image": m.image})
+	if err != nil {
+		return err
+	}
+	made := []*intoto.ResourceDescriptor{
+		{Uri: "git+" + home + "@refs/tags/v" + m.version, Digest: map[string]string{"gitCommit": m.revision}},
+		{Uri: "pkg:golang/stdlib@" + strings.TrimPrefix(m.linux[0].info.GoVersion, "go"), Name: "go"},
+	}
+	slices.SortFunc(m.debs, func(a, b *debian.Package) int {
+		return cmp.Or(cmp.Compare(a.Arch, b.Arch), cmp.Compare(a.Name, b.Name))
+	})
+	for _, d := range m.debs {
+		made = append(made, &intoto.ResourceDescriptor{
+			Uri: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s", d.Name, d.Version, d.Arch), Digest: map[string]string{"sha256": d.Sum},
+		})
+	}
+	predicate := &provenancepb.Provenance{
+		BuildDefinition: &provenancepb.BuildDefinition{BuildType: buildType, ExternalParameters: parameters, ResolvedDependencies: made},
+		RunDetails:      &provenancepb.RunDetails{Builder: &provenancepb.Builder{Id: m.builder}},
+	}
+	if err := predicate.Validate(); err != nil {
+		return err
+	}
+	text, err := protojson.Marshal(predicate)
+	if err != nil {
+		return err
+	}
+	content := &structpb.Struct{}
+	if err := protojson.Unmarshal(text, content); err != nil {
+		return err
+	}
+	statement, err := marshalStatement(&intoto.Statement{Subject: subjects, PredicateType: provenanceType, Predicate: content})
+	if err != nil {
+		return err
+	}
+	return m.add(provenanceName(m.version), statement)
+}
+
+func marshalStatement(s *intoto.Statement) ([]byte, error) {
+	s.Type = intoto.StatementTypeUri
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	return marshal(s)
+}
+
+// imageSubject is an image with a digest as sha256:HEX.
+func imageSubject(repository, digest string) *intoto.ResourceDescriptor {
+	algorithm, hex, _ := strings.Cut(digest, ":")
+	return &intoto.ResourceDescriptor{Name: repository, Digest: map[string]string{algorithm: hex}}
+}
+
+// imageStatement is what cosign signs of an image.
+func imageStatement(repository, digest string) ([]byte, error) {
+	return marshalStatement(&intoto.Statement{
+		Subject: []*intoto.ResourceDescriptor{imageSubject(repository, digest)}, PredicateType: signType, Predicate: &structpb.Struct{},
+	})
+}
