@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# gofmt, go vet, and golangci-lint at the version that test/lint pins. The commands also build on the systems of
-# operators' workstations: what needs Linux is in files named *_linux.go, and what they do elsewhere in *_other.go.
+# gofmt, go vet, golangci-lint and actionlint, at the versions that test/lint and test/actionlint pin. The commands also
+# build on the systems of operators' workstations: what needs Linux is in files named *_linux.go, and what they do
+# elsewhere in *_other.go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sh test/install.sh git
@@ -10,7 +11,8 @@ if [ -n "$unformatted" ]; then
 	exit 1
 fi
 . test/goenv.sh # shares the build cache with the tests
-linter=$(go run ./test/peer/prebuild -path golangci-lint)
+{ read -r linter; read -r actionlint; } < <(go run ./test/peer/prebuild -path golangci-lint actionlint)
+"$actionlint" -no-color .github/workflows/*.yml
 for module in . daemonset/release test/dnstap; do
 	go -C "$module" vet ./...
 	(cd "$module" && "$linter" run ./...)

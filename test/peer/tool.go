@@ -61,6 +61,7 @@ func InRelease(name, release string) string {
 
 // tools are the programs that are built once and kept.
 var tools = map[string]tool{
+	"actionlint":              {module: "test/actionlint", pkg: "github.com/rhysd/actionlint/cmd/actionlint"},
 	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost"},
 	"coredns":                 {module: "test/coredns", pkg: "."},
 	"e2e.test":                {module: clusterModule, pkg: "k8s.io/kubernetes/test/e2e", versioned: true, versionOf: "k8s.io/kubernetes", test: true},
