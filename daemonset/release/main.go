@@ -7,6 +7,7 @@
 //	release push -charts REPOSITORY DIR     checks it, and copies image and chart to registries
 //	release image -out FILE                 only the image, from any commit: make image
 //	release pack -root DIR -out FILE        an image of a directory, for tests
+//	release serve -listen ADDRESS           a registry in memory, for tests
 //
 // With the same source, Go release and Debian packages, each makes the same bytes, on every path
 // and machine.
@@ -44,7 +45,7 @@ func main() {
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	commands := map[string]func(ctx context.Context, args []string, stdout, stderr io.Writer) error{
-		"make": runMake, "verify": runVerify, "image": runImage, "pack": runPack, "push": runPush,
+		"make": runMake, "verify": runVerify, "image": runImage, "pack": runPack, "push": runPush, "serve": runServe,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
 		return errors.New("give make, verify, push, image or pack as first argument; make -help lists the flags of make")

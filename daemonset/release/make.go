@@ -28,10 +28,27 @@ import (
 // platform is a system that there are programs for.
 type platform struct{ os, arch string }
 
-// platforms are the systems of a release. The image is for those with Linux.
-var platforms = []platform{
-	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"},
+// allPlatforms are the systems of a release.
+const allPlatforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
+
+// parsePlatforms reads a list of platforms, at least one of which has Linux, for the image.
+func parsePlatforms(list string) (platforms []platform, err error) {
+	linux := false
+	for name := range strings.SplitSeq(list, ",") {
+		if !slices.Contains(strings.Split(allPlatforms, ","), name) {
+			return nil, fmt.Errorf("there is no platform %q; there are %s", name, allPlatforms)
+		}
+		goos, arch, _ := strings.Cut(name, "/")
+		platforms = append(platforms, platform{goos, arch})
+		linux = linux || goos == "linux"
+	}
+	if !linux {
+		return nil, fmt.Errorf("the platforms %s are none for an image: add linux/amd64", list)
+	}
+	return platforms, nil
 }
+
+func (p platform) String() string { return p.os + "/" + p.arch }
 
 // archive returns the file name of a program's archive.
 func (p platform) archive(program, version string) string {
@@ -55,6 +72,8 @@ type maker struct {
 	source
 	// image is the name of the image's repository; builder identifies who runs the build.
 	image, builder string
+	// platforms are the systems to make programs for; the image is for those with Linux.
+	platforms []platform
 	// key signs; nil for no signatures.
 	key *ecdsa.PrivateKey
 	// packages returns the Debian packages of an architecture.
@@ -82,6 +101,7 @@ func runMake(ctx context.Context, args []string, _, stderr io.Writer) error {
 	out := fset.String("out", "", "`directory` to make; it must not exist")
 	fset.StringVar(&m.image, "image", "nodens", "`name` of the image, with the registry that it will be pushed to")
 	fset.StringVar(&m.builder, "builder", home+"/blob/main/Makefile", "`URI` of what runs the build, for the provenance")
+	list := fset.String("platforms", allPlatforms, "comma-separated `systems` to make programs for; fewer are for tests")
 	key := fset.String("key", "", "PEM `file` with an ECDSA key to sign with (default: no signatures)")
 	update := fset.Bool("update", false, "look for newer Debian packages than the cached ones")
 	if err := fset.Parse(args); err != nil {
@@ -93,8 +113,11 @@ func runMake(ctx context.Context, args []string, _, stderr io.Writer) error {
 	if _, err := os.Stat(*out); *out == "" || err == nil {
 		return fmt.Errorf("-out %q must name a directory that does not exist", *out)
 	}
+	var err error
+	if m.platforms, err = parsePlatforms(*list); err != nil {
+		return err
+	}
 	if *key != "" {
-		var err error
 		if m.key, err = readKey(*key); err != nil {
 			return err
 		}
@@ -194,8 +217,8 @@ const noticesName = "THIRD-PARTY-LICENSES"
 // writePrograms adds two archives for each system, with the program under both of its names, and
 // its SBOM.
 func (m *maker) writePrograms(ctx context.Context) error {
-	for i, target := range platforms {
-		m.say("compiling for %s/%s, %d of %d; the first time takes minutes", target.os, target.arch, i+1, len(platforms))
+	for i, target := range m.platforms {
+		m.say("compiling for %s, %d of %d; the first time takes minutes", target, i+1, len(m.platforms))
 		p, err := m.compile(ctx, target.os, target.arch)
 		if err != nil {
 			return err

@@ -124,13 +124,21 @@ func (m *maker) writeChart(context.Context) error {
 func (m *maker) annotations() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "annotations:\n  artifacthub.io/category: networking\n  artifacthub.io/license: Apache-2.0\n")
-	fmt.Fprintf(&b, "  artifacthub.io/images: |\n    - name: nodens\n      image: %s\n      platforms: [linux/amd64, linux/arm64]\n", m.reference())
+	fmt.Fprintf(&b, "  artifacthub.io/images: |\n    - name: nodens\n      image: %s\n      platforms: [%s]\n", m.reference(), strings.Join(m.imagePlatforms(), ", "))
 	fmt.Fprintf(&b, "  artifacthub.io/links: |\n    - name: source\n      url: %s\n", home)
 	b.WriteString("  artifacthub.io/changes: |\n")
 	for _, c := range changes(m.notes) {
 		fmt.Fprintf(&b, "    - kind: %s\n      description: %q\n", c.kind, c.text)
 	}
 	return b.String()
+}
+
+// imagePlatforms are the platforms of the image.
+func (m *maker) imagePlatforms() (names []string) {
+	for _, p := range m.linux {
+		names = append(names, platform{p.os, p.arch}.String())
+	}
+	return names
 }
 
 const (
@@ -154,7 +162,7 @@ spec:
     or fails, and which workloads waste queries: top, tail, explain, advise.
   platforms:
 `, m.version, home)
-	for _, p := range platforms {
+	for _, p := range m.platforms {
 		name := p.archive(pluginName, m.version)
 		fmt.Fprintf(&b, `  - selector:
       matchLabels: {os: %s, arch: %s}

@@ -34,7 +34,11 @@ func (m *maker) writeProvenance(context.Context) error {
 		subjects = append(subjects, &intoto.ResourceDescriptor{Name: name, Digest: map[string]string{"sha256": m.sums[name]}})
 	}
 	subjects = append(subjects, imageSubject(m.image, m.digest))
-	parameters, err := structpb.NewStruct(map[string]any{"version": m.version, "image": m.image})
+	var names []string
+	for _, p := range m.platforms {
+		names = append(names, p.String())
+	}
+	parameters, err := structpb.NewStruct(map[string]any{"version": m.version, "image": m.image, "platforms": strings.Join(names, ",")})
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -153,4 +156,21 @@ func (v *verifier) pushChart(charts string, options []remote.Option) (name.Diges
 	}
 	return pushArtifact(&tag, tag.Repository, artifact{},
 		static.NewLayer(config, chartConfigType), static.NewLayer(body, chartContentType), options)
+}
+
+// runServe is a registry in memory, for tests, until it is interrupted.
+func runServe(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	fset := flag.NewFlagSet("serve", flag.ContinueOnError)
+	fset.SetOutput(stderr)
+	listen := fset.String("listen", "127.0.0.1:5000", "`address` to listen at")
+	if err := fset.Parse(args); err != nil {
+		return err
+	}
+	server := &http.Server{Addr: *listen, Handler: registry.New(), ReadHeaderTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	fmt.Fprintf(stdout, "a registry at %s\n", *listen)
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }

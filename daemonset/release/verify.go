@@ -33,6 +33,7 @@ type verifier struct {
 	sums    map[string]string
 	// image, digest and commit are what the provenance says.
 	image, digest, commit string
+	platforms             []platform
 	// programs are those of the archives for Linux, by architecture.
 	programs map[string][]byte
 }
@@ -89,7 +90,7 @@ func verifyRelease(dir, key string, stdout io.Writer) (*verifier, error) {
 	if v.key == nil {
 		fmt.Fprintln(stdout, "      no -key: the signatures were not checked; anybody can have made these files")
 	}
-	fmt.Fprintf(stdout, "      nodens %s, commit %s, image %s@%s\n", v.version, v.commit, v.image, v.digest)
+	fmt.Fprintf(stdout, "      nodens %s for %v, commit %s, image %s@%s\n", v.version, v.platforms, v.commit, v.image, v.digest)
 	return v, nil
 }
 
@@ -194,6 +195,9 @@ func (v *verifier) checkProvenance() error {
 	sources := definition["resolvedDependencies"].GetListValue().GetValues()
 	if len(sources) == 0 {
 		return fmt.Errorf("%s does not say what the release was made from", name)
+	}
+	if v.platforms, err = parsePlatforms(parameters["platforms"].GetStringValue()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	source := sources[0].GetStructValue().GetFields()
 	v.commit = source["digest"].GetStructValue().GetFields()["gitCommit"].GetStringValue()
@@ -338,15 +342,15 @@ func (v *verifier) checkKrew() error {
 		return err
 	}
 	_, rest, _ := strings.Cut(string(text), "\n  platforms:\n")
-	for _, p := range platforms {
+	for _, p := range v.platforms {
 		name := p.archive(pluginName, v.version)
 		want := fmt.Sprintf("/%s\n    sha256: %s\n", name, v.sums[name])
 		if !strings.Contains(rest, want) {
 			return fmt.Errorf("%s has not the checksum of %s", krewName, name)
 		}
 	}
-	if n := strings.Count(rest, "  - selector:"); n != len(platforms) {
-		return fmt.Errorf("%s is about %d platforms, want %d", krewName, n, len(platforms))
+	if n := strings.Count(rest, "  - selector:"); n != len(v.platforms) {
+		return fmt.Errorf("%s is about %d platforms, want %d", krewName, n, len(v.platforms))
 	}
 	return nil
 }

@@ -25,9 +25,9 @@ import (
 // linked into it, and that the licences of all of these are beside it.
 func (v *verifier) checkPrograms() error {
 	var errs []error
-	for _, p := range platforms {
+	for _, p := range v.platforms {
 		if err := v.checkProgram(p); err != nil {
-			errs = append(errs, fmt.Errorf("%s/%s: %w", p.os, p.arch, err))
+			errs = append(errs, fmt.Errorf("%s: %w", p, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -103,8 +103,13 @@ func newSource(t *testing.T) string {
 
 // smallMaker makes releases of such a repository, with few packages in the image.
 func smallMaker(top string, key *ecdsa.PrivateKey, image string) *maker {
+	platforms, err := parsePlatforms(allPlatforms)
+	if err != nil {
+		panic(err) // unreachable: the list is a constant
+	}
 	return &maker{
-		source: source{top: top, version: "0.1.0"}, image: image, builder: home, key: key, log: io.Discard,
+		platforms: platforms,
+		source:    source{top: top, version: "0.1.0"}, image: image, builder: home, key: key, log: io.Discard,
 		packages: func(_ context.Context, arch string) ([]*debian.Package, error) {
 			return debs(few(architectures[arch])), nil
 		},
@@ -405,7 +410,7 @@ func TestMakeRefuses(t *testing.T) {
 			}
 		})
 	}
-	for _, args := range [][]string{{"-version", "v0.1.0", "-out", out}, {"-version", "0.1.0", "-out", top}, {"-version", "0.1.0"}, {"-version", "0.1.0", "-out", out, "-key", top}} {
+	for _, args := range [][]string{{"-version", "v0.1.0", "-out", out}, {"-version", "0.1.0", "-out", top}, {"-version", "0.1.0"}, {"-version", "0.1.0", "-out", out, "-platforms", "plan9/arm"}, {"-version", "0.1.0", "-out", out, "-platforms", "darwin/arm64"}, {"-version", "0.1.0", "-out", out, "-key", top}} {
 		if err := runMake(t.Context(), args, io.Discard, io.Discard); err == nil {
 			t.Errorf("make %v succeeds", args)
 		}
