@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image release release-verify e2e e2e-networks kernels conformance
+.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image release release-verify demo e2e e2e-release e2e-networks kernels conformance
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
@@ -89,6 +89,19 @@ release-verify:
 e2e:
 	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
 	@bash test/clean.sh go run ./test/e2e
+
+# Two releases in a registry of such a cluster: installed by digest, upgraded and rolled back under
+# load.
+e2e-release:
+	@sh test/install.sh nsenter ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc openssl git
+	@bash test/clean.sh go run ./test/e2e -only release
+
+# Such a cluster with nodens in it, installed by the chart of a release from a registry, to try
+# things out. It prints what to try; Ctrl-C removes everything. Needs root.
+demo:
+	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc openssl git
+	@go run ./test/peer/prebuild e2e
+	@bash test/clean.sh go run ./test/e2e -only demo -keep
 
 # Names, upgrades, kills and policies on each pod network, with the kernel path off and on.
 # Writes the table in docs/reference/networks.md.

@@ -34,6 +34,7 @@ package() {
 	setpriv | nsenter) echo util-linux ;;
 	sysctl | pgrep) echo procps ;;
 	git) echo git ;;
+	openssl) echo openssl ;;
 	containerd | ctr) echo containerd ;;
 	runc) echo runc ;;
 	/usr/lib/cni/bridge) echo containernetworking-plugins ;;

@@ -35,6 +35,8 @@ type part struct {
 	// beside says that it runs in a cluster of its own beside the other parts. With -network no part
 	// does.
 	beside bool
+	// wanted says that it runs only if it is named.
+	wanted bool
 	checks []check
 }
 
@@ -65,6 +67,8 @@ func parts() []part {
 		{name: "chaos", kind: singleStackKind, agent: true, beside: true, checks: chaos()},
 		{name: networkPart, kind: singleStackKind, beside: true}, // its checks depend on the network
 		{name: "dual-stack", kind: dualStackKind, beside: true, checks: dualStack()},
+		{name: "release", kind: singleStackKind, wanted: true, checks: releases()},
+		{name: "demo", kind: singleStackKind, wanted: true, checks: demo()},
 	}
 }
 
@@ -107,7 +111,7 @@ func wantedParts(names []string) (list []part, err error) {
 		}
 	}
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(all, func(p part) bool { return p.wanted }), nil
 	}
 	return slices.DeleteFunc(all, func(p part) bool { return !slices.Contains(names, p.name) }), nil
 }

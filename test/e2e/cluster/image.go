@@ -39,6 +39,22 @@ func (i Image) Write(ctx context.Context, file string) error {
 	return nil
 }
 
+// Registry is the address of StartRegistry's registry, from which nodes pull without TLS.
+const Registry = controlAddr4 + ":5000"
+
+// registriesDir is the folder, below that of a node, with containerd's settings of registries.
+const registriesDir = "certs.d"
+
+// StartRegistry starts an empty registry, with a program of daemonset/release. It ends with the
+// cluster.
+func (c *Cluster) StartRegistry(ctx context.Context, program string) error {
+	p, err := c.spawn("registry", program, "serve", "-listen", Registry)
+	if err != nil {
+		return err
+	}
+	return p.Await(ctx, "the registry", c.httpProbe("http://"+Registry+"/v2/"))
+}
+
 // CopyFile copies a program or library of this machine to the path `to` below root, and
 // makes it executable.
 func CopyFile(root, to, from string) error {

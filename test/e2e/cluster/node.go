@@ -138,7 +138,8 @@ var containerdConfig string
 
 // writeFiles writes the node's configuration.
 func (n *Node) writeFiles() error {
-	for _, dir := range []string{n.path(pluginConfigDir), n.path(pluginDir)} {
+	hosts := filepath.Join(n.path(registriesDir), Registry)
+	for _, dir := range []string{n.path(pluginConfigDir), n.path(pluginDir), hosts} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -155,10 +156,13 @@ func (n *Node) writeFiles() error {
 			return err
 		}
 	}
+	if err := os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte("server = \"http://"+Registry+"\"\n"), 0o644); err != nil {
+		return err
+	}
 	if err := n.writePlugins(); err != nil {
 		return err
 	}
-	config := strings.NewReplacer("NET_D", n.path(pluginConfigDir), "CNI_BIN", n.path(pluginDir), "SANDBOX", pauseImage).Replace(containerdConfig)
+	config := strings.NewReplacer("NET_D", n.path(pluginConfigDir), "CNI_BIN", n.path(pluginDir), "SANDBOX", pauseImage, "CERTS_D", n.path(registriesDir)).Replace(containerdConfig)
 	if err := os.WriteFile(n.path("containerd.toml"), []byte(config), 0o644); err != nil {
 		return err
 	}
