@@ -169,29 +169,11 @@ func WriteTar(w io.Writer, files fs.FS, modified time.Time) error {
 		if err != nil {
 			return err
 		}
-		h := &tar.Header{Name: path, Mode: 0o644, ModTime: modified}
-		if info.Mode()&0o100 != 0 {
-			h.Mode = 0o755
-		}
-		var body []byte
-		switch info.Mode().Type() {
-		case 0:
-			body, err = fs.ReadFile(files, path)
-			h.Typeflag, h.Size = tar.TypeReg, int64(len(body))
-		case fs.ModeSymlink:
-			h.Linkname, err = fs.ReadLink(files, path)
-			h.Typeflag, h.Mode = tar.TypeSymlink, 0o777
-		case fs.ModeDir:
-			h.Typeflag, h.Name, h.Mode = tar.TypeDir, path+"/", 0o755
-			if info.Mode()&fs.ModeSticky != 0 {
-				h.Mode = 0o1777
-			}
-		default:
-			err = fmt.Errorf("%s: files of type %s are not supported", path, info.Mode().Type())
-		}
+		h, body, err := entry(files, path, info.Mode())
 		if err != nil {
 			return err
 		}
+		h.ModTime = modified
 		if err := out.WriteHeader(h); err != nil {
 			return err
 		}
@@ -199,4 +181,28 @@ func WriteTar(w io.Writer, files fs.FS, modified time.Time) error {
 		return err
 	})
 	return errors.Join(err, out.Close())
+}
+
+// entry returns the header and the content of a file, as described at [WriteTar].
+func entry(files fs.FS, path string, mode fs.FileMode) (h *tar.Header, body []byte, err error) {
+	h = &tar.Header{Name: path, Mode: 0o644}
+	switch mode.Type() {
+	case 0:
+		if mode&0o100 != 0 {
+			h.Mode = 0o755
+		}
+		body, err = fs.ReadFile(files, path)
+		h.Typeflag, h.Size = tar.TypeReg, int64(len(body))
+	case fs.ModeSymlink:
+		h.Linkname, err = fs.ReadLink(files, path)
+		h.Typeflag, h.Mode = tar.TypeSymlink, 0o777
+	case fs.ModeDir:
+		h.Typeflag, h.Name, h.Mode = tar.TypeDir, path+"/", 0o755
+		if mode&fs.ModeSticky != 0 {
+			h.Mode = 0o1777
+		}
+	default:
+		err = fmt.Errorf("%s: files of type %s are not supported", path, mode.Type())
+	}
+	return h, body, err
 }
