@@ -117,6 +117,17 @@ func TestImage(t *testing.T) {
 		}
 	})
 	t.Run("nothing else", func(t *testing.T) {
+		var programs []string
+		for name, e := range files {
+			if dir := path.Base(path.Dir(name)); (dir == "bin" || dir == "sbin") && e.header.Typeflag == tar.TypeReg {
+				programs = append(programs, name)
+			}
+		}
+		slices.Sort(programs)
+		want := []string{agentPath, "usr/sbin/xtables-legacy-multi", "usr/sbin/xtables-nft-multi"}
+		if !slices.Equal(programs, want) {
+			t.Errorf("the programs are %q, want %q", programs, want)
+		}
 		for name, e := range files {
 			if base := path.Base(name); slices.Contains([]string{"sh", "bash", "dash", "perl", "dpkg", "apt-get", "openssl", "sleep"}, base) {
 				t.Errorf("there is a /%s", name)

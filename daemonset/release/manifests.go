@@ -174,7 +174,10 @@ spec:
 	return m.add(krewName, b.Bytes())
 }
 
-// writeNotes adds the version's section of the changelog.
+// relativeLink matches a link to another page of the repository.
+var relativeLink = regexp.MustCompile(`\]\(([^):]+)\)`)
+
+// writeNotes adds the version's section of the changelog, with links that work everywhere.
 func (m *maker) writeNotes(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(m.top, "CHANGELOG.md"))
 	if err != nil {
@@ -183,6 +186,7 @@ func (m *maker) writeNotes(context.Context) error {
 	if m.notes, err = section(string(text), m.version); err != nil {
 		return err
 	}
+	m.notes = relativeLink.ReplaceAllString(m.notes, "]("+home+"/blob/v"+m.version+"/$1)")
 	return m.add(notesName, []byte("# nodens "+m.version+"\n\n"+m.notes))
 }
 
