@@ -209,10 +209,13 @@ func unpackImage(t *testing.T, file string) (layers []map[string]entry) {
 	t.Helper()
 	blobs := entries(t, content(t, file))
 	type descriptor struct{ Digest string }
-	var index struct{ Manifests []descriptor }
+	var root, index struct{ Manifests []descriptor }
 	var manifest struct{ Layers []descriptor }
 	blob := func(d descriptor) []byte { return blobs["blobs/"+strings.Replace(d.Digest, ":", "/", 1)].body }
-	if err := json.Unmarshal(blobs["index.json"].body, &index); err != nil || len(index.Manifests) != 1 {
+	if err := json.Unmarshal(blobs["index.json"].body, &root); err != nil || len(root.Manifests) != 1 {
+		t.Fatalf("a layout of %d images, want one: %v", len(root.Manifests), err)
+	}
+	if err := json.Unmarshal(blob(root.Manifests[0]), &index); err != nil || len(index.Manifests) != 1 {
 		t.Fatalf("index of %d manifests, want one: %v", len(index.Manifests), err)
 	}
 	if err := json.Unmarshal(blob(index.Manifests[0]), &manifest); err != nil {

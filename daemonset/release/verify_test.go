@@ -180,6 +180,17 @@ func TestRelease(t *testing.T) {
 			t.Errorf("without a key: %v\n%s", err, &unsigned)
 		}
 	})
+	t.Run("one system", func(t *testing.T) {
+		small := smallMaker(top, key, m.image)
+		small.platforms = m.platforms[:1]
+		dir := filepath.Join(t.TempDir(), "small")
+		if err := small.make(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := verify(t, public, dir); err != nil || !strings.Contains(out, "nodens 0.1.0 for [linux/amd64],") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 	t.Run("notes", func(t *testing.T) {
 		const want = "# nodens 0.1.0\n\n### Added\n\n- Everything,\n  [in short](" + home + "/blob/v0.1.0/docs/features.md#commands).\n"
 		if got := string(content(t, filepath.Join(dir, notesName))); got != want {

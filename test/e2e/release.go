@@ -41,6 +41,9 @@ func releases() []check {
 		{"helm rollback under load", "helm rollback node-local-dns 1 --namespace kube-system", released[0]},
 	} {
 		list = append(list, check{c.name, func(ctx context.Context, _ *suite) (string, error) {
+			if t.api == nil {
+				return "", errNoLoadPods
+			}
 			perNode, err := t.underLoad(ctx, func(ctx context.Context) (map[string]podKill, error) {
 				return nil, t.roll(ctx, t.suite, c.line, c.version)
 			})

@@ -44,7 +44,7 @@ type Image struct {
 }
 
 // Write writes one image reference with an image for each architecture, at least one, and
-// returns the digest of the manifest that the reference leads to. ref is the name and tag as
+// returns the digest of the index that the reference leads to. ref is the name and tag as
 // in a pod's `image` field; now is the creation time. Output written before an error is
 // useless. Write holds every layer in memory, and a second copy of the image in a temporary
 // directory.
@@ -85,7 +85,7 @@ func checkArchitectures(ref string, images []Image) error {
 	return nil
 }
 
-// writeLayout writes the image, or an index of several, to a layout directory.
+// writeLayout writes an index of the images to a layout directory, and returns its digest.
 func writeLayout(dir string, tag name.Tag, now time.Time, images []Image) (v1.Hash, error) {
 	root, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -101,10 +101,6 @@ func writeLayout(dir string, tag name.Tag, now time.Time, images []Image) (v1.Ha
 		image, err := i.build(now)
 		if err != nil {
 			return v1.Hash{}, fmt.Errorf("image for %s: %w", i.Architecture, err)
-		}
-		if len(images) == 1 {
-			digest, err := image.Digest()
-			return digest, errors.Join(err, root.AppendImage(image, layout.WithPlatform(platform), annotations))
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
 	}
