@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -23,11 +24,10 @@ func manifestsName(version string) string { return "nodens-" + version + "-manif
 var plainManifests = []string{"base/nodens.yaml", "cleanup/cleanup.yaml"}
 
 // writeManifests adds the plain manifests, and an archive of the kustomizations. In all of them
-// the image has its digest: kustomizations get it from settings.
+// the image has its digest.
 func (m *maker) writeManifests(context.Context) error {
-	top := filepath.Join(m.top, "daemonset")
 	for _, name := range plainManifests {
-		text, err := os.ReadFile(filepath.Join(top, name))
+		text, err := os.ReadFile(filepath.Join(m.top, "daemonset", name))
 		if err != nil {
 			return err
 		}
@@ -39,22 +39,24 @@ func (m *maker) writeManifests(context.Context) error {
 			return err
 		}
 	}
+	return m.writeKustomizations()
+}
+
+// writeKustomizations adds the archive of the kustomizations, which get the digest from settings.
+func (m *maker) writeKustomizations() (err error) {
 	files := make(fstest.MapFS)
 	for _, dir := range []string{"base", "cleanup", "components", "monitoring", "network-policy", "overlays", "settings"} {
-		if err := readTree(files, top, dir); err != nil {
+		if err := readTree(files, filepath.Join(m.top, "daemonset"), dir); err != nil {
 			return err
 		}
 	}
-	for name := range files {
-		if path.Ext(name) != ".yaml" && path.Ext(name) != ".json" {
-			delete(files, name)
-		}
-	}
+	maps.DeleteFunc(files, func(name string, _ *fstest.MapFile) bool {
+		return path.Ext(name) != ".yaml" && path.Ext(name) != ".json"
+	})
 	settings := files[settingsPath]
 	if settings == nil {
 		return errors.New("there is no " + settingsPath)
 	}
-	var err error
 	settings.Data, err = replaceOnce(settings.Data, `(?m)^( +)newName: nodens$`, "${1}newName: "+m.image+"\n${1}digest: "+m.digest)
 	if err != nil {
 		return fmt.Errorf("%s: %w", settingsPath, err)

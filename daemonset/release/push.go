@@ -167,7 +167,7 @@ func runServe(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	server := &http.Server{Addr: *listen, Handler: registry.New(), ReadHeaderTimeout: time.Minute}
-	defer context.AfterFunc(ctx, func() { server.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	fmt.Fprintf(stdout, "a registry at %s\n", *listen)
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -22,6 +22,7 @@ import (
 
 	intoto "github.com/in-toto/attestation/go/v1"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // verifier checks a release in a directory. Each check relies on those before it.
@@ -102,23 +103,8 @@ var provenanceFile = regexp.MustCompile(`^nodens-(.+)\.provenance\.json$`)
 
 // checkSums compares the files with the list of checksums, in both directions.
 func (v *verifier) checkSums() error {
-	list, err := v.read(sumsName)
-	if err != nil {
+	if err := v.readSums(); err != nil {
 		return err
-	}
-	v.sums = make(map[string]string)
-	for line := range strings.Lines(string(list)) {
-		sum, name, ok := strings.Cut(strings.TrimSpace(line), "  ")
-		if !ok || filepath.Base(name) != name {
-			return fmt.Errorf("%s has the line %q", sumsName, line)
-		}
-		v.sums[name] = sum
-		if m := provenanceFile.FindStringSubmatch(name); m != nil {
-			v.version = m[1]
-		}
-	}
-	if v.version == "" {
-		return fmt.Errorf("%s lists no provenance", sumsName)
 	}
 	var errs []error
 	entries, err := os.ReadDir(v.dir)
@@ -138,6 +124,29 @@ func (v *verifier) checkSums() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// readSums reads the list of checksums, and the version in the name of a file.
+func (v *verifier) readSums() error {
+	list, err := v.read(sumsName)
+	if err != nil {
+		return err
+	}
+	v.sums = make(map[string]string)
+	for line := range strings.Lines(string(list)) {
+		sum, name, ok := strings.Cut(strings.TrimSpace(line), "  ")
+		if !ok || filepath.Base(name) != name {
+			return fmt.Errorf("%s has the line %q", sumsName, line)
+		}
+		v.sums[name] = sum
+		if m := provenanceFile.FindStringSubmatch(name); m != nil {
+			v.version = m[1]
+		}
+	}
+	if v.version == "" {
+		return fmt.Errorf("%s lists no provenance", sumsName)
+	}
+	return nil
 }
 
 // checkSignatures checks the signatures of the checksums, which stand for all files, of the
@@ -172,37 +181,16 @@ func (v *verifier) checkSignature(name string, body []byte) error {
 // checkProvenance checks that the provenance is about each file and names source and image.
 func (v *verifier) checkProvenance() error {
 	name := provenanceName(v.version)
-	text, err := v.read(name)
+	statement, err := v.readProvenance(name)
 	if err != nil {
 		return err
 	}
-	var statement intoto.Statement
-	if err := protojson.Unmarshal(text, &statement); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	if err := statement.Validate(); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	if t := statement.GetPredicateType(); t != provenanceType {
-		return fmt.Errorf("%s is of type %s, want %s", name, t, provenanceType)
-	}
 	definition := statement.GetPredicate().GetFields()["buildDefinition"].GetStructValue().GetFields()
-	parameters := definition["externalParameters"].GetStructValue().GetFields()
-	v.image = parameters["image"].GetStringValue()
-	if got := parameters["version"].GetStringValue(); got != v.version || v.image == "" {
-		return fmt.Errorf("%s is about version %q and image %q", name, got, v.image)
-	}
-	sources := definition["resolvedDependencies"].GetListValue().GetValues()
-	if len(sources) == 0 {
-		return fmt.Errorf("%s does not say what the release was made from", name)
-	}
-	if v.platforms, err = parsePlatforms(parameters["platforms"].GetStringValue()); err != nil {
+	if err := v.readParameters(definition["externalParameters"].GetStructValue().GetFields()); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	source := sources[0].GetStructValue().GetFields()
-	v.commit = source["digest"].GetStructValue().GetFields()["gitCommit"].GetStringValue()
-	if got, want := source["uri"].GetStringValue(), "git+"+home+"@refs/tags/v"+v.version; got != want || v.commit == "" {
-		return fmt.Errorf("%s: made from %s, want %s", name, got, want)
+	if err := v.readSource(definition["resolvedDependencies"].GetListValue().GetValues()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	about := make(map[string]string)
 	for _, s := range statement.GetSubject() {
@@ -213,6 +201,47 @@ func (v *verifier) checkProvenance() error {
 		if file != name && about[file] != sum {
 			return fmt.Errorf("%s is not about this %s", name, file)
 		}
+	}
+	return nil
+}
+
+func (v *verifier) readProvenance(name string) (*intoto.Statement, error) {
+	text, err := v.read(name)
+	if err != nil {
+		return nil, err
+	}
+	statement := new(intoto.Statement)
+	if err := protojson.Unmarshal(text, statement); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := statement.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if t := statement.GetPredicateType(); t != provenanceType {
+		return nil, fmt.Errorf("%s is of type %s, want %s", name, t, provenanceType)
+	}
+	return statement, nil
+}
+
+// readParameters reads what was given to the build.
+func (v *verifier) readParameters(parameters map[string]*structpb.Value) (err error) {
+	v.image = parameters["image"].GetStringValue()
+	if got := parameters["version"].GetStringValue(); got != v.version || v.image == "" {
+		return fmt.Errorf("it is about version %q and image %q", got, v.image)
+	}
+	v.platforms, err = parsePlatforms(parameters["platforms"].GetStringValue())
+	return err
+}
+
+// readSource reads the commit, which has to be the first of the build's materials.
+func (v *verifier) readSource(materials []*structpb.Value) error {
+	if len(materials) == 0 {
+		return errors.New("it does not say what the release was made from")
+	}
+	source := materials[0].GetStructValue().GetFields()
+	v.commit = source["digest"].GetStructValue().GetFields()["gitCommit"].GetStringValue()
+	if got, want := source["uri"].GetStringValue(), "git+"+home+"@refs/tags/v"+v.version; got != want || v.commit == "" {
+		return fmt.Errorf("made from commit %q of %s, want %s", v.commit, got, want)
 	}
 	return nil
 }

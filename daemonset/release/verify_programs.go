@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"testing/fstest"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -34,42 +35,16 @@ func (v *verifier) checkPrograms() error {
 }
 
 func (v *verifier) checkProgram(p platform) error {
-	var binary, notices []byte
-	for _, program := range []string{"nodens", pluginName} {
-		name := p.archive(program, v.version)
-		files, err := v.tarball(name)
-		if err != nil {
-			return err
-		}
-		found, err := fs.ReadFile(files, p.file(program))
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if notices, err = fs.ReadFile(files, noticesName); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if binary != nil && !bytes.Equal(binary, found) {
-			return fmt.Errorf("the program in %s is not that of nodens", name)
-		}
-		binary = found
+	binary, notices, err := v.readProgram(p)
+	if err != nil {
+		return err
 	}
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {
 		return err
 	}
-	settings := make(map[string]string)
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	for key, want := range map[string]string{
-		"GOOS": p.os, "GOARCH": p.arch, "CGO_ENABLED": "0", "vcs.revision": v.commit, "vcs.modified": "false",
-	} {
-		if settings[key] != want {
-			return fmt.Errorf("the program was compiled with %s=%q, want %q", key, settings[key], want)
-		}
-	}
-	if info.Path != agentModule+"/cmd/nodens" || info.Main.Version != "v"+v.version {
-		return fmt.Errorf("the program is %s of %s, want nodens of v%s", info.Path, info.Main.Version, v.version)
+	if err := v.checkBuild(p, info); err != nil {
+		return err
 	}
 	if p.os == "linux" {
 		v.programs[p.arch] = binary
@@ -85,6 +60,48 @@ func (v *verifier) checkProgram(p platform) error {
 		return err
 	}
 	return checkModules(doc, sbomName(p, v.version), modules, binary)
+}
+
+// readProgram returns the program in both archives, and the licences beside it.
+func (v *verifier) readProgram(p platform) (binary, notices []byte, err error) {
+	for _, program := range []string{"nodens", pluginName} {
+		name := p.archive(program, v.version)
+		files, err := v.tarball(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		found, err := fs.ReadFile(files, p.file(program))
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if notices, err = fs.ReadFile(files, noticesName); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if binary != nil && !bytes.Equal(binary, found) {
+			return nil, nil, fmt.Errorf("the program in %s is not that of nodens", name)
+		}
+		binary = found
+	}
+	return binary, notices, nil
+}
+
+// checkBuild checks how a program was compiled, and from what.
+func (v *verifier) checkBuild(p platform, info *buildinfo.BuildInfo) error {
+	settings := make(map[string]string)
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	for key, want := range map[string]string{
+		"GOOS": p.os, "GOARCH": p.arch, "CGO_ENABLED": "0", "vcs.revision": v.commit, "vcs.modified": "false",
+	} {
+		if settings[key] != want {
+			return fmt.Errorf("the program was compiled with %s=%q, want %q", key, settings[key], want)
+		}
+	}
+	if info.Path != agentModule+"/cmd/nodens" || info.Main.Version != "v"+v.version {
+		return fmt.Errorf("the program is %s of %s, want nodens of v%s", info.Path, info.Main.Version, v.version)
+	}
+	return nil
 }
 
 func (v *verifier) readSBOM(name string) (*spdx.Document, error) {
@@ -124,33 +141,38 @@ func checkModules(doc *spdx.Document, name string, modules []module, binary []by
 	return nil
 }
 
-// checkImage checks the image's digest, its parts, and for each architecture that it has the
-// archive's program and exactly the files that its SBOM lists.
+// checkImage checks the image's signature, digest and parts, and for each architecture that it has
+// the archive's program and exactly the files that its SBOM lists.
 func (v *verifier) checkImage() error {
+	name := imageName(v.version)
 	if v.key != nil {
 		claim, err := imageStatement(v.image, v.digest)
 		if err != nil {
 			return err
 		}
-		if err := v.checkSignature(imageName(v.version), claim); err != nil {
+		if err := v.checkSignature(name, claim); err != nil {
 			return err
 		}
 	}
 	index, done, err := v.openImage()
 	if err != nil {
-		return fmt.Errorf("%s: %w", imageName(v.version), err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	defer done()
 	if err := validate.Index(index); err != nil {
-		return fmt.Errorf("%s: %w", imageName(v.version), err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	digest, err := index.Digest()
 	if err != nil {
 		return err
 	}
 	if digest.String() != v.digest {
-		return fmt.Errorf("%s has the digest %s; the provenance names %s", imageName(v.version), digest, v.digest)
+		return fmt.Errorf("%s has the digest %s; the provenance names %s", name, digest, v.digest)
 	}
+	return v.checkArchitectures(name, index)
+}
+
+func (v *verifier) checkArchitectures(name string, index v1.ImageIndex) error {
 	manifest, err := index.IndexManifest()
 	if err != nil {
 		return err
@@ -163,11 +185,11 @@ func (v *verifier) checkImage() error {
 			return err
 		}
 		if err := v.checkArchitecture(d.Platform.Architecture, image); err != nil {
-			return fmt.Errorf("%s for %s: %w", imageName(v.version), d.Platform.Architecture, err)
+			return fmt.Errorf("%s for %s: %w", name, d.Platform.Architecture, err)
 		}
 	}
 	if slices.Sort(have); !slices.Equal(have, slices.Sorted(maps.Keys(v.programs))) {
-		return fmt.Errorf("%s is for %v", imageName(v.version), have)
+		return fmt.Errorf("%s is for %v", name, have)
 	}
 	return nil
 }
@@ -178,41 +200,44 @@ func (v *verifier) openImage() (index v1.ImageIndex, done func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	files, err := readTar(bytes.NewReader(body))
-	if err != nil {
-		return nil, nil, err
-	}
-	for name, f := range files {
-		if sum, ok := strings.CutPrefix(name, "blobs/sha256/"); ok && checksums(f.Data)[1].Value != sum {
-			return nil, nil, fmt.Errorf("/%s differs from its name, which is its checksum", name)
-		}
-	}
 	dir, err := os.MkdirTemp("", "nodens-verify-")
 	if err != nil {
 		return nil, nil, err
 	}
 	done = func() { os.RemoveAll(dir) }
-	defer func() {
-		if err != nil {
-			done()
-		}
-	}()
-	if err := os.CopyFS(dir, files); err != nil {
+	if index, err = readLayout(dir, body); err != nil {
+		done()
 		return nil, nil, err
+	}
+	return index, done, nil
+}
+
+// readLayout unpacks a layout into a directory, and returns the index of its image.
+func readLayout(dir string, body []byte) (v1.ImageIndex, error) {
+	files, err := readTar(bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for name, f := range files {
+		if sum, ok := strings.CutPrefix(name, "blobs/sha256/"); ok && checksums(f.Data)[1].Value != sum {
+			return nil, fmt.Errorf("/%s differs from its name, which is its checksum", name)
+		}
+	}
+	if err := os.CopyFS(dir, files); err != nil {
+		return nil, err
 	}
 	root, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	manifest, err := root.IndexManifest()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if n := len(manifest.Manifests); n != 1 {
-		return nil, nil, fmt.Errorf("the layout holds %d images, want one", n)
+		return nil, fmt.Errorf("the layout holds %d images, want one", n)
 	}
-	index, err = root.ImageIndex(manifest.Manifests[0].Digest)
-	return index, done, err
+	return root.ImageIndex(manifest.Manifests[0].Digest)
 }
 
 // checkArchitecture compares the files of an image with the SBOM beside it, which must also be in
@@ -239,6 +264,11 @@ func (v *verifier) checkArchitecture(arch string, image v1.Image) error {
 	if err != nil {
 		return err
 	}
+	return checkListed(doc, name, files)
+}
+
+// checkListed checks that an image has the files that its SBOM lists, and no others.
+func checkListed(doc *spdx.Document, name string, files fstest.MapFS) error {
 	listed := map[string]bool{sbomPath: true}
 	for _, f := range doc.Files {
 		at := path.Clean(f.FileName)
