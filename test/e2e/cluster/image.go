@@ -42,6 +42,9 @@ func (i Image) Write(ctx context.Context, file string) error {
 // Registry is the address of StartRegistry's registry, from which nodes pull without TLS.
 const Registry = controlAddr4 + ":5000"
 
+// registryHosts has containerd pull from it without TLS.
+const registryHosts = "[host.\"http://" + Registry + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+
 // registriesDir is the folder, below that of a node, with containerd's settings of registries.
 const registriesDir = "certs.d"
 

@@ -156,7 +156,7 @@ func (n *Node) writeFiles() error {
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte("server = \"http://"+Registry+"\"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte(registryHosts), 0o644); err != nil {
 		return err
 	}
 	if err := n.writePlugins(); err != nil {
