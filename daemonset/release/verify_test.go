@@ -93,7 +93,7 @@ func newSource(t *testing.T) string {
 		}
 	}
 	writeFile(t, filepath.Join(top, "cmd/nodens/main.go"), []byte(smallProgram))
-	writeFile(t, filepath.Join(top, "CHANGELOG.md"), []byte("# Changelog\n\n## [0.1.0] - 2020-02-03\n\n### Added\n\n- Everything,\n  [in short](docs/features.md#commands).\n\n## [0.0.1] - 2020-01-01\n"))
+	writeFile(t, filepath.Join(top, "CHANGELOG.md"), []byte("# Changelog\n\n## [0.1.0] - 2020-02-03\n\n### Added\n\n- Everything,\n  [in short](docs/features.md#seeing).\n\n## [0.0.1] - 2020-01-01\n"))
 	git(t, top, "init", "-q")
 	git(t, top, "add", "-A")
 	git(t, top, "commit", "-q", "-m", "first")
@@ -192,7 +192,7 @@ func TestRelease(t *testing.T) {
 		}
 	})
 	t.Run("notes", func(t *testing.T) {
-		const want = "# nodens 0.1.0\n\n### Added\n\n- Everything,\n  [in short](" + home + "/blob/v0.1.0/docs/features.md#commands).\n"
+		const want = "# nodens 0.1.0\n\n### Added\n\n- Everything,\n  [in short](" + home + "/blob/v0.1.0/docs/features.md#seeing).\n"
 		if got := string(content(t, filepath.Join(dir, notesName))); got != want {
 			t.Errorf("the notes are %q, want %q", got, want)
 		}
