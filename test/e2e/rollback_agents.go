@@ -55,7 +55,7 @@ func chooseBadAgents(names []string) (list []badAgent, err error) {
 // has no code for tests.
 var (
 	faultEdits = []edit{
-		{"server/resolver/resolve.go", "\tr.expect()\n", "\tif r.expect(); resolveFault(r) {\n\t\treturn r.fail(wire.ServFail)\n\t}\n"},
+		{"server/resolver/resolve.go", "\tinet := r.Query.Class", "\tif resolveFault(r) {\n\t\treturn r.fail(wire.ServFail)\n\t}\n\tinet := r.Query.Class"},
 		// What is slow waits like a query to an upstream, so that the readers go on.
 		{"server/resolver/resolve.go", "case rt.StartWaiting && r.direct", "case (rt.StartWaiting || fault == \"slow\") && r.direct"},
 		{"kubernetes/view.go", "\tvisible := f(x)\n", "\tvisible := !noObjects && f(x)\n"},
