@@ -323,3 +323,39 @@ func (l *list) len() uint64 {
 	}
 	return uint64(l.lru.Len())
 }
+
+// makeRoom evicts entries until p's cache and its store hold no more than they may. No lock may be held. While other clients
+// add entries, the cache exceeds its capacity by at most one for each of them.
+func (p *cacheShard) makeRoom() {
+	for k := range p.cache.capacity {
+		c := &p.cache.capacity[k]
+		for c.used.Load() > c.entries {
+			shard, others := c.leastRecent()
+			if shard < 0 { // whoever adds the entry makes room for it
+				break
+			}
+			p.cache.shards[shard].evictUsedBy(kind(k), others)
+		}
+	}
+	p.shard.store.enforceBudget(p.shard)
+}
+
+// evictUsedBy evicts p's least recently used entry of kind k, unless it was used after limit, and notes in [capacity] when the
+// oldest entry was used.
+func (p *cacheShard) evictUsedBy(k kind, limit time.Duration) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	l := &p.lists[k]
+	if l.lru == nil { // the cache is closed
+		return
+	}
+	if _, e, ok := l.lru.GetOldest(); ok && e.lastUsed <= limit {
+		l.evictions++
+		l.lru.RemoveOldest()
+	}
+	oldest := time.Duration(math.MaxInt64)
+	if _, e, ok := l.lru.GetOldest(); ok {
+		oldest = e.lastUsed
+	}
+	l.oldest.Store(int64(oldest))
+}

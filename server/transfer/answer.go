@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -156,4 +158,27 @@ func (t *outgoing) End(sent bool) (complete bool) {
 	}
 	t.all.Count(t.zone, o)
 	return t.err == nil
+}
+
+// Permits reports whether client may transfer the zone with this name. rule is the longest zone of the
+// directives that has the name; "" if none does.
+func (t *Table) Permits(name []byte, client netip.Addr) (rule wire.Name, ok bool) {
+	found, rule := t.match(name)
+	if found == nil {
+		return "", false
+	}
+	ok = found.Any || slices.ContainsFunc(found.To, func(to netip.AddrPort) bool { return to.Addr() == client })
+	return rule, ok
+}
+
+// match returns the directive with the longest zone that has name, the first of several.
+func (t *Table) match(name []byte) (found *config.Transfer, zone wire.Name) {
+	for _, r := range t.rules {
+		for _, z := range r.Zones {
+			if len(z) > len(zone) && wire.Under(name, z) {
+				found, zone = r, z
+			}
+		}
+	}
+	return found, zone
 }

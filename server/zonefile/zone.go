@@ -267,3 +267,24 @@ func (n node) following() node {
 	}
 	return node{n.z, len(n.z.data) - len(list.data)}
 }
+
+// Complete completes r, whose answers are the aliases and those of their target ([authority.Lead]), for the rcode that the
+// target has and its number of answers: as CoreDNS does, the denial of a target is NXDOMAIN or
+// NODATA of the alias' zone, and its failure is SERVFAIL; a refusal leaves the alias as the answer
+// (RFC 6604, 3).
+func (z *Zone) Complete(q *wire.Query, r *wire.Reply, rcode wire.Rcode, answers int) {
+	a := answer{z: z, q: q, r: r}
+	switch {
+	case rcode == wire.NXDomain:
+		r.SetRcode(wire.NXDomain)
+		a.addSOA()
+	case rcode == wire.NoError && answers == 0:
+		a.addSOA()
+	default:
+		if rcode == wire.ServFail {
+			r.SetRcode(wire.ServFail)
+		}
+		a.addNS()
+	}
+	r.SetAuthoritative()
+}

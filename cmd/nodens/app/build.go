@@ -79,7 +79,7 @@ func (a *builder) buildParts(g, old *generation) error {
 			return err
 		}
 		g.blocks = append(g.blocks, &blockParts{
-			block: b, generation: g, endpointsView: v, parts: make(map[string]any), keys: a.newPartKeys(g.cfg, b, g.keyOf(v)),
+			block: b, generation: g, endpointsView: v, parts: make(map[string]any), keys: newPartKeys(a.directives, g.cfg, b, g.keyOf(v)),
 			keptFrom: make(map[string]*blockParts),
 		})
 	}
@@ -253,4 +253,24 @@ func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone
 		a.stats[k] = resolver.NewStats()
 	}
 	return a.stats[k]
+}
+
+// keepParts gives the blocks of g the parts of old (nil: none) that are made of the same.
+func (a *builder) keepParts(g, old *generation) {
+	if old == nil {
+		return
+	}
+	for _, d := range a.directives {
+		if d.key == nil {
+			continue
+		}
+		for i, j := range matchParts(old.keys(d.name), g.keys(d.name)) {
+			if j < 0 {
+				continue
+			}
+			if kept := old.blocks[j].parts[d.name]; kept != nil {
+				g.blocks[i].parts[d.name], g.blocks[i].keptFrom[d.name] = kept, old.blocks[j]
+			}
+		}
+	}
 }

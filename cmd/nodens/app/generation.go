@@ -293,26 +293,6 @@ func (g *generation) isClusterIP(addr netip.Addr) bool {
 	return false
 }
 
-// keepParts gives the blocks of g the parts of old (nil: none) that are made of the same.
-func (a *builder) keepParts(g, old *generation) {
-	if old == nil {
-		return
-	}
-	for _, d := range a.directives {
-		if d.key == nil {
-			continue
-		}
-		for i, j := range matchParts(old.keys(d.name), g.keys(d.name)) {
-			if j < 0 {
-				continue
-			}
-			if kept := old.blocks[j].parts[d.name]; kept != nil {
-				g.blocks[i].parts[d.name], g.blocks[i].keptFrom[d.name] = kept, old.blocks[j]
-			}
-		}
-	}
-}
-
 // keys returns the keys of one directive in all blocks.
 func (g *generation) keys(directive string) []partKey {
 	list := make([]partKey, len(g.blocks))

@@ -15,6 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -402,4 +404,22 @@ func (a *agent) newHealthCheck() func() bool {
 		}
 		return readers.Alive()
 	}
+}
+
+// state returns the state of the kernel path, all 0 without a program.
+func (s *kernelPath) state() kernelState {
+	if !s.available() {
+		return kernelState{Counters: kernelpath.Counters{Results: map[string]uint64{"answered": 0}}}
+	}
+	k := kernelState{active: s.active.Load(), failed: s.failed.Load(), Counters: s.program.Counters()}
+	k.answering, k.watched = s.program.Links()
+	return k
+}
+
+// copiesOf returns the copies of answers for name, and of one type unless qtype is 0, at all listeners.
+func (s *kernelPath) copiesOf(name wire.Name, qtype uint16) []report.KernelCopy {
+	if !s.available() {
+		return []report.KernelCopy{}
+	}
+	return newKernelCopies(s.program.Copies([]byte(name), qtype, netip.AddrPort{}))
 }

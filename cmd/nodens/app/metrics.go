@@ -481,16 +481,6 @@ func (z *servedZone) putVerdicts(byZone map[wire.Name]uint64, s series) {
 	}
 }
 
-// state returns the state of the kernel path, all 0 without a program.
-func (s *kernelPath) state() kernelState {
-	if !s.available() {
-		return kernelState{Counters: kernelpath.Counters{Results: map[string]uint64{"answered": 0}}}
-	}
-	k := kernelState{active: s.active.Load(), failed: s.failed.Load(), Counters: s.program.Counters()}
-	k.answering, k.watched = s.program.Links()
-	return k
-}
-
 // given returns what is known of the handovers to successors.
 func (of *handoverState) given() (st handover.Stats) {
 	if host := of.handoverServer.Load(); host != nil {

@@ -52,13 +52,13 @@ type keyed struct {
 	upstreams upstreamContent
 }
 
-// newPartKeys returns the keys of b's parts by directive. The view with the key view resolves its upstreams that
+// newPartKeys returns the keys of the parts of b that the directives of list have, by directive. The view with the key view resolves its upstreams that
 // are Services.
-func (a *builder) newPartKeys(cfg *config.Config, b *config.Block, view string) map[string]partKey {
+func newPartKeys(list []directive, cfg *config.Config, b *config.Block, view string) map[string]partKey {
 	place := fmt.Sprintf("%v %v %q", b.Transport, b.Listen, b.ViewName())
 	x := keyed{b, newUpstreamContent(cfg, b, view)}
 	keys := make(map[string]partKey)
-	for _, d := range a.directives {
+	for _, d := range list {
 		if d.key != nil && b.Has(d.name) {
 			keys[d.name] = partKey{d.key(x), place}
 		}

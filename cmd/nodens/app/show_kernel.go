@@ -2,21 +2,12 @@ package app
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/kernelpath"
 )
-
-// copiesOf returns the copies of answers for name, and of one type unless qtype is 0, at all listeners.
-func (s *kernelPath) copiesOf(name wire.Name, qtype uint16) []report.KernelCopy {
-	if !s.available() {
-		return []report.KernelCopy{}
-	}
-	return newKernelCopies(s.program.Copies([]byte(name), qtype, netip.AddrPort{}))
-}
 
 // newKernelCopies returns list for the reply, in order.
 func newKernelCopies(list []kernelpath.CopyInfo) []report.KernelCopy {
