@@ -167,16 +167,19 @@ func demo() []check {
 }
 
 const demoText = `
-A cluster of two nodes runs nodens. In another terminal, as root:
+A cluster of two nodes runs nodens. It has a network of its own, into which this leads; in another
+terminal, as root:
 
     alias in-demo='%[1]s'
 
   a pod's shell      in-demo kubectl exec -it %[2]s -- sh
-  the page           in-demo kubectl -n kube-system port-forward daemonset/node-local-dns 8353
+  flood from it      in-demo kubectl exec %[2]s -- sh -c 'while :; do nslookup x$RANDOM.outside.test; done' >/dev/null
   who asks what      in-demo kubectl -n kube-system exec daemonset/node-local-dns -- nodens top
-  kill an agent      in-demo kubectl -n kube-system delete pod -l k8s-app=node-local-dns --grace-period=0 --force
+  the page           in-demo kubectl -n kube-system port-forward daemonset/node-local-dns 8353
+                     in-demo curl http://127.0.0.1:8353
+  kill the agents    in-demo kubectl -n kube-system delete pod -l k8s-app=node-local-dns --grace-period=0 --force
   upgrade            in-demo helm upgrade %[3]s
   rollback           in-demo helm rollback node-local-dns 1 --namespace kube-system
 
-Ctrl-C ends the cluster and removes everything.
+Names resolve throughout: ask in the pod's shell. Ctrl-C ends the cluster and removes everything.
 `
