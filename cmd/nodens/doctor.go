@@ -27,7 +27,8 @@ func diagnose(s *report.Status, clients *report.Clients, names *report.Names) (s
 	case s.Upstreams.Down > 0:
 		return fmt.Sprintf("%d of %d upstreams are down.", s.Upstreams.Down, s.Upstreams.Total), "nodens top --by upstream"
 	case len(s.Problems) > 0:
-		return strings.ToUpper(s.Problems[0][:1]) + s.Problems[0][1:] + ".", "nodens status -o wide"
+		text := s.Problems[0].String()
+		return strings.ToUpper(text[:1]) + text[1:] + ".", "nodens status -o wide"
 	}
 	if c := dominant(clients); c != nil {
 		what := ""

@@ -38,10 +38,10 @@ func TestDiagnose(t *testing.T) {
 			"The API server does not serve the agent (services): add a rule to the ClusterRole.", "nodens status -o wide",
 		},
 		{
-			"Corefile", report.Status{Config: report.Config{Path: "/etc/Corefile", Rejected: true, LastRejected: &report.Rejection{}}, Problems: []string{"it"}}, flood,
+			"Corefile", report.Status{Config: report.Config{Path: "/etc/Corefile", Rejected: true, LastRejected: &report.Rejection{}}, Problems: []report.Problem{{Text: "it"}}}, flood,
 			"The configuration in the files is invalid, and the one before stays in force.", "nodens check --conf /etc/Corefile",
 		},
-		{"problem", report.Status{Problems: []string{"not ready: why"}}, flood, "Not ready: why.", "nodens status -o wide"},
+		{"problem", report.Status{Problems: []report.Problem{{Text: "not ready: why", Remedy: "wait"}}}, flood, "Not ready: why; wait.", "nodens status -o wide"},
 	} {
 		names := &report.Names{}
 		if c.name == "flood" {

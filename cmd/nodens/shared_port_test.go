@@ -23,7 +23,11 @@ func problemsAt(t *testing.T, dir string) string {
 	if s.Healthy != (len(s.Problems) == 0) {
 		t.Errorf("healthy is %v with the problems %q", s.Healthy, s.Problems)
 	}
-	return strings.Join(s.Problems, "\n")
+	texts := make([]string, len(s.Problems))
+	for i, p := range s.Problems {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, "\n")
 }
 
 // TestTwoAgents: two agents at one address that don't hand over to each other both say so, with the name and PID of

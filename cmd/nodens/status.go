@@ -95,6 +95,15 @@ func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, std
 	return err
 }
 
+// joined returns the problems in one line.
+func joined(problems []report.Problem) string {
+	var list []string
+	for _, p := range problems {
+		list = append(list, p.String())
+	}
+	return strings.Join(list, "; ")
+}
+
 // printStatus writes s as text.
 func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) error {
 	w := newAligner(out)
@@ -103,7 +112,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	line("node", "%s", cmp.Or(s.Node, "unknown"))
 	line("serving", "%s; started %s ago", s.Servers(agoAt(now)), since(now, s.Started))
 	for _, p := range s.Problems {
-		line("problem", "%s", strings.ReplaceAll(p, "\n", "\n\t"))
+		line("problem", "%s", strings.ReplaceAll(p.String(), "\n", "\n\t"))
 	}
 	line("hand-over", "%s", s.Handover.Text(agoAt(now)))
 	line("configuration", "%s, in force for %s", s.Config.Path, since(now, s.Config.Loaded))
@@ -188,7 +197,7 @@ func statusColumns(ago report.Ago, wide bool) []column[report.Status] {
 				}
 				return text
 			}},
-			{"PROBLEM", func(s *row) string { return cmp.Or(strings.Join(s.Problems, "; "), "-") }},
+			{"PROBLEM", func(s *row) string { return cmp.Or(joined(s.Problems), "-") }},
 		},
 		when(wide,
 			column[row]{"INSTANCE", func(s *row) string { return s.Instance }},

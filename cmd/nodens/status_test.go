@@ -116,7 +116,7 @@ func TestPrintStatus(t *testing.T) {
 	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 	relisted := now.Add(-10 * time.Minute)
 	s := &report.Status{
-		Version: "0.1.0", Started: now.Add(-50 * time.Hour), ServingSince: now.Add(-90 * time.Minute), Problems: []string{"one", "two"},
+		Version: "0.1.0", Started: now.Add(-50 * time.Hour), ServingSince: now.Add(-90 * time.Minute), Problems: []report.Problem{{Text: "one", Remedy: "do one"}, {Text: "two", Remedy: "do two"}},
 		Header:   report.Header{Node: "node-1", Instance: "0a"},
 		Config:   report.Config{Path: "Corefile", Loaded: now.Add(-61 * time.Second), LastRejected: &report.Rejection{Time: now.Add(-time.Hour), Error: "bad"}},
 		Handover: report.Handover{Comparing: true, Last: &report.HandoverEvent{Time: now.Add(-5 * time.Second), Event: "resumed", Reason: "slow"}},
@@ -147,8 +147,8 @@ func TestPrintStatus(t *testing.T) {
 	want := `agent          not ready, version 0.1.0, instance 0a
 node           node-1
 serving        agent for 1h30m, kernel for 1h29m, cluster DNS for 30s; started 2d2h ago
-problem        one
-problem        two
+problem        one; do one
+problem        two; do two
 hand-over      resumed 5s ago; the other agent gave back: slow; comparing with the predecessor
 configuration  Corefile, in force for 1m1s
 last rejected  1h0m ago: bad

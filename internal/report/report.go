@@ -38,9 +38,9 @@ type Status struct {
 	// ServedBy is who answers the node's queries, the agent first.
 	ServedBy []Serving `json:"servedBy"`
 	// Ready is what /ready says. Healthy is Ready and no Problems.
-	Ready    bool     `json:"ready"`
-	Healthy  bool     `json:"healthy"`
-	Problems []string `json:"problems"`
+	Ready    bool      `json:"ready"`
+	Healthy  bool      `json:"healthy"`
+	Problems []Problem `json:"problems"`
 
 	Config    Config   `json:"config"`
 	Handover  Handover `json:"handover"`
@@ -90,6 +90,18 @@ type Limit struct {
 
 // NearLimit is the share of a limit from which it is shown as close to its end.
 const NearLimit = 0.8
+
+// Problem is something that keeps an agent from being healthy.
+type Problem struct {
+	// Code names the kind: the same in all versions, such as "view-stale". docs/reference/alerts.md lists them.
+	Code     string `json:"code"`
+	Severity string `json:"severity"` // "critical" or "warning", as of the alert about it
+	Text     string `json:"text"`     // what is seen; it may have several lines
+	Remedy   string `json:"remedy"`   // what the operator can do
+}
+
+// String returns the text and the remedy.
+func (p Problem) String() string { return p.Text + "; " + p.Remedy }
 
 // Config is the configuration in force.
 type Config struct {

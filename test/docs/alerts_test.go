@@ -47,8 +47,8 @@ func alertRules(t *testing.T) (rules map[string][]prometheus.Rule, names []strin
 // alertSection is the heading of an alert.
 var alertSection = regexp.MustCompile(`(?m)^### (Nodens\w+)$`)
 
-// TestConditions: the page has the conditions of package app that `nodens status` shows, and each that names an alert names one of
-// rules.yaml.
+// TestConditions: the page has the conditions of package app that `nodens status` shows, and each that names an alert names one
+// of rules.yaml with its severity.
 func TestConditions(t *testing.T) {
 	rules, _ := alertRules(t)
 	const source = "cmd/nodens/app/conditions.go"
@@ -57,25 +57,27 @@ func TestConditions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := "| problem of `nodens status` | alert |\n|---|---|\n"
+	rows := "| problem of `nodens status` | code | severity | alert |\n|---|---|---|---|\n"
 	ast.Inspect(file, func(n ast.Node) bool {
 		c, ok := n.(*ast.CompositeLit)
-		if !ok || len(c.Elts) != 3 {
+		if !ok || len(c.Elts) != 6 {
 			return true
 		}
-		means, ok := literal(c.Elts[0])
-		alert, named := literal(c.Elts[1])
-		if !ok || !named {
-			return true
+		code, coded := literal(c.Elts[0])
+		severity, judged := c.Elts[1].(*ast.Ident) // a constant that is named as its value
+		means, explained := literal(c.Elts[2])
+		alert, named := literal(c.Elts[3])
+		if !coded || !judged || !explained || !named {
+			t.Fatalf("%s: a condition has another form", source)
 		}
 		cell := "none"
 		if alert != "" {
 			cell = "[" + alert + "](#" + strings.ToLower(alert) + ")"
-			if rules[alert] == nil {
-				t.Errorf("%s: %q names the alert %s, which rules.yaml does not have", source, means, alert)
+			if !slices.ContainsFunc(rules[alert], func(r prometheus.Rule) bool { return r.Labels["severity"] == severity.Name }) {
+				t.Errorf("%s: %s is %s; rules.yaml has no alert %s of this severity", source, code, severity.Name, alert)
 			}
 		}
-		rows += "| " + means + " | " + cell + " |\n"
+		rows += "| " + means + " | `" + code + "` | " + severity.Name + " | " + cell + " |\n"
 		return true
 	})
 	if strings.Count(rows, "\n") < 10 {

@@ -31,7 +31,7 @@ var header = report.Header{SchemaVersion: report.SchemaVersion, Node: "worker-3"
 func (s Sample) Status() *report.Status {
 	return &report.Status{
 		Header: header, Version: "0.2.0", Started: s.Now.Add(-75 * time.Hour), ServingSince: s.Now.Add(-75 * time.Hour),
-		Ready: true, Healthy: true, Problems: []string{},
+		Ready: true, Healthy: true, Problems: []report.Problem{},
 		Config:     report.Config{Path: "/etc/coredns/Corefile.base", Hash: "9d1c", Loaded: s.Now.Add(-26 * time.Hour)},
 		Handover:   report.Handover{Last: &report.HandoverEvent{Time: s.Now.Add(-75 * time.Hour), Event: "took over"}},
 		View:       &report.View{Synced: true, Objects: map[string]int{"service": 412, "endpointslice": 431, "endpoint": 1894, "namespace": 37, "pod": 61}, AgeSeconds: 4},

@@ -1,78 +1,115 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
-// condition is something that keeps the agent from being healthy. `nodens status`, the page and the plugin show it as a problem.
+// condition is something that keeps the agent from being healthy. `nodens status`, the page and the plugin show it as a [report.Problem].
 type condition struct {
-	// means is what docs/reference/alerts.md says of it, and alert the alert of daemonset/monitoring that fires if it lasts, "" for none.
-	means, alert string
-	// find returns the problems; "" is none. s lacks only what [agent.judge] sets. It is safe for concurrent use.
-	find func(a *agent, s *report.Status) []string
+	code, severity string // of the problem
+	// means is what docs/reference/alerts.md says of it, and alert the alert of daemonset/monitoring that fires if it lasts, "" for
+	// none. remedy is the problem's, unless find returns one.
+	means, alert, remedy string
+	// find returns the problems; one without a text is none. s lacks only what [agent.judge] sets. It is safe for concurrent use.
+	find func(a *agent, s *report.Status) []report.Problem
 }
+
+const critical, warning = "critical", "warning"
 
 // conditions are all conditions, in the order in which problems are shown.
 var conditions = [...]condition{
-	{"the agent is not ready, for the reason that `/ready` gives", "NodensPodsMissing", func(a *agent, s *report.Status) []string {
-		err := a.ready()
-		if s.Ready = err == nil; s.Ready {
+	{
+		"not-ready", warning, "the agent is not ready, for the reason that `/ready` gives", "NodensPodsMissing", "resolve that reason, or wait if the agent has just started",
+		func(a *agent, s *report.Status) []report.Problem {
+			err := a.ready()
+			if s.Ready = err == nil; s.Ready {
+				return nil
+			}
+			return problem("not ready: " + err.Error())
+		},
+	},
+	{
+		"config-invalid", warning, "the configuration in the files is invalid", "NodensReloadFailed", "correct the files; `nodens check` names each fault",
+		func(_ *agent, s *report.Status) []report.Problem {
+			if !isRejected(&s.Config) {
+				return nil
+			}
+			return problem("the configuration in the files is invalid: " + s.Config.LastRejected.Error)
+		},
+	},
+	{
+		"config-awaited", warning, "the configuration in the files waits for its view of the cluster", "NodensConfigAwaited", "check why the API server does not answer",
+		func(_ *agent, s *report.Status) []report.Problem {
+			if s.Config.Awaited == nil || isRejected(&s.Config) {
+				return nil
+			}
+			return problem("the configuration in the files is not in force: it waits for its view of the cluster since " +
+				s.Config.Awaited.Since.Format(time.RFC3339))
+		},
+	},
+	{
+		"http-not-served", warning, "health, ready, metrics or pprof are not served at an address", "", "end the process that listens there, or choose other addresses",
+		func(a *agent, _ *report.Status) []report.Problem { return problem(a.http.Problem()) },
+	},
+	{
+		"port-shared", warning, "another process also listens at the agent's addresses", "", portRemedy,
+		func(a *agent, _ *report.Status) (list []report.Problem) {
+			for _, h := range a.otherHolders(portCheckAge) {
+				list = append(list, problem("another process also listens there, and gets a part of the queries: "+describeHolder(&h))...)
+			}
+			return list
+		},
+	},
+	{
+		"handovers-frequent", warning, "the node changes hands too often", "", manyHandoversRemedy,
+		func(a *agent, _ *report.Status) []report.Problem {
+			n := len(a.recent.list())
+			if n < manyHandovers {
+				return nil
+			}
+			return problem(fmt.Sprintf("%d handovers within %v", n, recentSpan))
+		},
+	},
+	{
+		"upstreams-down", critical, "all upstreams, or all of some zones, are down", "NodensUpstreamsAllDown", "check the servers and the network to them; `nodens top --by upstream` shows their errors",
+		func(_ *agent, s *report.Status) []report.Problem {
+			switch u := s.Upstreams; {
+			case u.Total > 0 && u.Down == u.Total:
+				return problem("all upstreams are down")
+			case len(s.ZonesDown) > 0:
+				return problem("all upstreams of " + firstZones(s.ZonesDown) + " are down")
+			}
 			return nil
-		}
-		return []string{"not ready: " + err.Error()}
-	}},
-	{"the configuration in the files is invalid", "NodensReloadFailed", func(_ *agent, s *report.Status) []string {
-		if !isRejected(&s.Config) {
+		},
+	},
+	{
+		"view-stale", warning, "there is no sign of life of the API server", "NodensViewStale", "check the API server and the network to it",
+		func(_ *agent, s *report.Status) []report.Problem { return viewProblem(s.View) },
+	},
+	{
+		"stuck", warning, "a goroutine of the server does not continue", "NodensRestarting", "restart the agent, unless the liveness probe does",
+		func(a *agent, _ *report.Status) []report.Problem {
+			if err := a.progress.err(); err != nil {
+				return problem(err.Error())
+			}
 			return nil
-		}
-		return []string{"the configuration in the files is invalid: " + s.Config.LastRejected.Error}
-	}},
-	{"the configuration in the files waits for its view of the cluster", "NodensConfigAwaited", func(_ *agent, s *report.Status) []string {
-		if s.Config.Awaited == nil || isRejected(&s.Config) {
-			return nil
-		}
-		return []string{"the configuration in the files is not in force: it waits for its view of the cluster since " +
-			s.Config.Awaited.Since.Format(time.RFC3339) + "; check why the API server does not answer"}
-	}},
-	{"health, ready, metrics or pprof are not served at an address", "", func(a *agent, _ *report.Status) []string { return []string{a.http.Problem()} }},
-	{"another process also listens at the agent's addresses", "", func(a *agent, _ *report.Status) (list []string) {
-		for _, h := range a.otherHolders(portCheckAge) {
-			list = append(list, "another process also listens there, and gets a part of the queries: "+describeHolder(&h)+"; "+portRemedy)
-		}
-		return list
-	}},
-	{"the node changes hands too often", "", func(a *agent, _ *report.Status) []string {
-		n := len(a.recent.list())
-		if n < manyHandovers {
-			return nil
-		}
-		return []string{fmt.Sprintf("%d handovers within %v; %s", n, recentSpan, manyHandoversRemedy)}
-	}},
-	{"all upstreams, or all of some zones, are down", "NodensUpstreamsAllDown", func(_ *agent, s *report.Status) []string {
-		switch u := s.Upstreams; {
-		case u.Total > 0 && u.Down == u.Total:
-			return []string{"all upstreams are down"}
-		case len(s.ZonesDown) > 0:
-			return []string{"all upstreams of " + firstZones(s.ZonesDown) + " are down"}
-		}
-		return nil
-	}},
-	{"there is no sign of life of the API server", "NodensViewStale", func(_ *agent, s *report.Status) []string { return []string{viewProblem(s.View)} }},
-	{"a goroutine of the server does not continue", "NodensRestarting", func(a *agent, _ *report.Status) []string {
-		if err := a.progress.err(); err != nil {
-			return []string{err.Error()}
-		}
-		return nil
-	}},
-	{"the log is not read, or not fast enough", "NodensLogLinesDropped", func(a *agent, _ *report.Status) []string {
-		return []string{logProblem(a.logQueue.Stats(), time.Now())}
-	}},
+		},
+	},
+	{
+		"log-unread", warning, "the log is not read, or not fast enough", "NodensLogLinesDropped", "check the container runtime, or what else reads standard error",
+		func(a *agent, _ *report.Status) []report.Problem {
+			return problem(logProblem(a.logQueue.Stats(), time.Now()))
+		},
+	},
 }
+
+// problem is the result of a condition that finds one problem with this text.
+func problem(text string) []report.Problem { return []report.Problem{{Text: text}} }
 
 // isRejected reports whether the files hold a configuration that is invalid.
 func isRejected(c *report.Config) bool { return c.Rejected && c.LastRejected != nil }
@@ -80,7 +117,12 @@ func isRejected(c *report.Config) bool { return c.Rejected && c.LastRejected != 
 // judge sets Ready, Healthy and Problems from the rest of s.
 func (a *agent) judge(s *report.Status) {
 	for _, c := range conditions {
-		s.Problems = append(s.Problems, slices.DeleteFunc(c.find(a, s), func(text string) bool { return text == "" })...)
+		for _, p := range c.find(a, s) {
+			if p.Text != "" {
+				p.Code, p.Severity, p.Remedy = c.code, c.severity, cmp.Or(p.Remedy, c.remedy)
+				s.Problems = append(s.Problems, p)
+			}
+		}
 	}
 	s.Healthy = len(s.Problems) == 0
 }

@@ -61,7 +61,7 @@ func (a *agent) showStatus(w http.ResponseWriter, _ *http.Request) { writeJSON(w
 func (a *agent) status() *report.Status {
 	g := a.current.Load() // not nil, because the admin socket opens later
 	s := &report.Status{
-		Header: a.header(), Version: a.opts.Build.Version, Started: a.created.UTC(), Problems: []string{},
+		Header: a.header(), Version: a.opts.Build.Version, Started: a.created.UTC(), Problems: []report.Problem{},
 		Config: report.Config{
 			Path: g.cfg.Path, Hash: g.cfg.Hash, Loaded: g.loaded.UTC(),
 			Rejected: a.reloadState.refused.Load(), LastRejected: a.times.lastRejected.Load(),

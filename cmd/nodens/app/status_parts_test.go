@@ -4,6 +4,7 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -94,16 +95,16 @@ func TestViewWithoutEvent(t *testing.T) {
 	sum := &report.View{Objects: make(map[string]int)}
 	st := kubernetes.Stats{Opened: time.Now().Add(-time.Minute)}
 	addView(sum, st, true)
-	if text := viewProblem(sum); !sum.NoEvent || sum.AgeSeconds < 60 || sum.AgeSeconds > 3600 || text != "" {
+	if text := viewProblem(sum); !sum.NoEvent || sum.AgeSeconds < 60 || sum.AgeSeconds > 3600 || text != nil {
 		t.Errorf("age %v, %q", sum.AgeSeconds, text)
 	}
 	st.Failure = reflector.Failure{Err: errors.New("Unauthorized"), Fix: "give it a token"}
 	addView(sum, st, true)
-	text := viewProblem(sum)
-	if want := regexp.MustCompile(`^no sign of life of the API server for 1m\d+s, since the start: Unauthorized; give it a token$`); !want.MatchString(text) {
+	text := fmt.Sprint(viewProblem(sum))
+	if want := regexp.MustCompile(`^\[no sign of life of the API server for 1m\d+s, since the start: Unauthorized; give it a token\]$`); !want.MatchString(text) {
 		t.Errorf("the problem is %q", text)
 	}
-	if text := viewProblem(&report.View{AgeSeconds: 90, Error: "it restarts"}); text != "" {
+	if text := viewProblem(&report.View{AgeSeconds: 90, Error: "it restarts"}); text != nil {
 		t.Errorf("while the last event is recent: %q", text)
 	}
 	all := make(chan prometheus.Metric, 100)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -94,20 +93,27 @@ func TestJudge(t *testing.T) {
 	l.serving.Store(true)
 	for name, c := range map[string]struct {
 		status report.Status
+		code   string
 		want   string
 	}{
-		"healthy":   {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, View: &report.View{AgeSeconds: 90}}, ""},
-		"upstreams": {report.Status{Upstreams: report.Counts{Total: 2, Down: 2}}, "all upstreams are down"},
-		"zones":     {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, ZonesDown: []string{"a.test."}}, "all upstreams of a.test. are down"},
+		"healthy":   {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, View: &report.View{AgeSeconds: 90}}, "", ""},
+		"upstreams": {report.Status{Upstreams: report.Counts{Total: 2, Down: 2}}, "upstreams-down", "all upstreams are down"},
+		"zones":     {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, ZonesDown: []string{"a.test."}}, "upstreams-down", "all upstreams of a.test. are down"},
 		"many zones": {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, ZonesDown: []string{"a.", "b.", "c.", "d.", "e."}},
-			"all upstreams of a., b., c. and 2 more zones are down"},
-		"view": {report.Status{View: &report.View{AgeSeconds: 360}}, "no sign of life of the API server for 6m0s"},
+			"upstreams-down", "all upstreams of a., b., c. and 2 more zones are down"},
+		"view": {report.Status{View: &report.View{AgeSeconds: 360}}, "view-stale", "no sign of life of the API server for 6m0s"},
 		"config": {report.Status{Config: report.Config{Rejected: true, LastRejected: &report.Rejection{Error: "bad"}}},
-			"the configuration in the files is invalid: bad"},
+			"config-invalid", "the configuration in the files is invalid: bad"},
 	} {
 		l.judge(&c.status)
-		if got := strings.Join(c.status.Problems, ";"); got != c.want || c.status.Healthy != (c.want == "") || !c.status.Ready {
-			t.Errorf("%s: %q, healthy %v, ready %v", name, got, c.status.Healthy, c.status.Ready)
+		var got report.Problem
+		for _, got = range c.status.Problems {
+			if got.Severity == "" || got.Remedy == "" {
+				t.Errorf("%s: %+v lacks a part", name, got)
+			}
+		}
+		if got.Text != c.want || got.Code != c.code || len(c.status.Problems) > 1 || c.status.Healthy != (c.want == "") || !c.status.Ready {
+			t.Errorf("%s: %+v, healthy %v, ready %v", name, c.status.Problems, c.status.Healthy, c.status.Ready)
 		}
 	}
 	l.serving.Store(false)
@@ -136,7 +142,7 @@ func TestZonesDown(t *testing.T) {
 	})
 	s := statusOf(t, socket)
 	want := []string{"b.test.", "c.test.", "d.test."}
-	if d := cmp.Diff(want, s.ZonesDown); d != "" || s.Healthy || !slices.Equal(s.Problems, []string{"all upstreams of b.test., c.test., d.test. are down"}) {
+	if d := cmp.Diff(want, s.ZonesDown); d != "" || s.Healthy || len(s.Problems) != 1 || s.Problems[0].Text != "all upstreams of b.test., c.test., d.test. are down" {
 		t.Errorf("problems %q (-want +got)\n%s", s.Problems, d)
 	}
 }

@@ -47,10 +47,10 @@ func addView(sum *report.View, st kubernetes.Stats, watched bool) {
 }
 
 // viewProblem says what is wrong with the view, "" for nothing.
-func viewProblem(v *report.View) string {
+func viewProblem(v *report.View) []report.Problem {
 	refused := v != nil && v.NoEvent && v.Error != "" // and nothing says that it will end
 	if v == nil || v.AgeSeconds <= oldestView.Seconds() && !refused {
-		return ""
+		return nil
 	}
 	text := fmt.Sprintf("no sign of life of the API server for %v", time.Duration(v.AgeSeconds)*time.Second)
 	if v.NoEvent {
@@ -59,10 +59,7 @@ func viewProblem(v *report.View) string {
 	if v.Error != "" {
 		text += ": " + v.Error
 	}
-	if v.Fix != "" {
-		text += "; " + v.Fix
-	}
-	return text
+	return []report.Problem{{Text: text, Remedy: v.Fix}}
 }
 
 // addGaps adds the gaps of a view to sum.

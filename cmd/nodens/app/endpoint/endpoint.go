@@ -283,7 +283,7 @@ func (e *Servers) Problem() string {
 	for _, addr := range slices.Sorted(maps.Keys(e.failed)) {
 		list = append(list, fmt.Sprintf("%s (%s): %v", addr, strings.Join(slices.Sorted(maps.Keys(e.want[addr])), ", "), e.failed[addr]))
 	}
-	return "DNS is served, and not served over HTTP: " + strings.Join(list, "; ") + "; end the process that listens there, or choose other addresses"
+	return "DNS is served, and not served over HTTP: " + strings.Join(list, "; ")
 }
 
 // SetInherited sets the listeners of the predecessor, by the address in its configuration. The

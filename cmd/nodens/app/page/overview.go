@@ -28,7 +28,7 @@ type overview struct {
 type state struct {
 	Text, Class string // Class is good, warning or bad
 	Node        string
-	Problems    []string
+	Problems    []report.Problem
 	Facts       []fact
 }
 
