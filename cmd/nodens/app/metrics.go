@@ -162,7 +162,7 @@ var readers = sync.OnceValue(func() map[reflect.Type][]*declared {
 })
 
 // read reads the metrics whose functions take a T, from one. labels are the first labels.
-func read[T any](s *scrape, from T, labels ...string) {
+func read[T any](s *scrape, from T, labels ...string) { //nolint:gocyclo // one case for each form of reader
 	for _, d := range readers()[reflect.TypeFor[T]()] {
 		to := series{s, &d.metric, labels}
 		switch read := d.read.(type) {
