@@ -91,11 +91,16 @@ func replaceOnce(text []byte, expression, by string) ([]byte, error) {
 
 func chartName(version string) string { return "nodens-" + version + ".tgz" }
 
-// writeChart adds the chart with the version, the image by digest, and Artifact Hub's annotations.
+// writeChart adds the chart with the version, the image by digest, and Artifact Hub's annotations. Its
+// README, which Artifact Hub shows, tells to install it from the registry.
 func (m *maker) writeChart(context.Context) error {
 	files := make(fstest.MapFS)
 	if err := readTree(files, filepath.Join(m.top, "daemonset"), "chart"); err != nil {
 		return err
+	}
+	registry := "YOUR-REGISTRY"
+	if dir := path.Dir(m.image); dir != "." {
+		registry = dir
 	}
 	chart := make(fstest.MapFS)
 	for name, f := range files {
@@ -105,7 +110,10 @@ func (m *maker) writeChart(context.Context) error {
 		{"nodens/Chart.yaml", `(?m)^version: .*$`, "version: " + m.version},
 		{"nodens/Chart.yaml", `(?m)^appVersion: .*$`, "appVersion: " + m.version},
 		{"nodens/values.yaml", `(?m)^  repository: nodens$`, "  repository: " + m.image},
-		{"nodens/values.yaml", `(?m)^  # The name of the image\. .*$`, "  # The name of the image."},
+		{"nodens/values.yaml", `(?m)^(  # The name of the image\.) .*$`, "$1"},
+		{"nodens/README.md", `(The name of the image\.) It is not published[^|]*`, "$1 "},
+		{"nodens/README.md", `(?s)The image is not published\..*?helm upgrade --install node-local-dns daemonset/chart (.*?) --set [^\n]*`,
+			"With Helm 3.17 or later:\n\n```console\n$$ helm upgrade --install node-local-dns oci://" + registry + "/charts/nodens --version " + m.version + " $1"},
 		{"nodens/values.yaml", `(?m)^  digest: ""$`, "  digest: " + m.digest},
 	} {
 		f := chart[edit.file]
@@ -117,6 +125,8 @@ func (m *maker) writeChart(context.Context) error {
 			return fmt.Errorf("%s: %w", edit.file, err)
 		}
 	}
+	readme := chart["nodens/README.md"]
+	readme.Data = relativeLink.ReplaceAll(readme.Data, []byte("]("+home+"/blob/v"+m.version+"/daemonset/chart/$1)"))
 	about := chart["nodens/Chart.yaml"]
 	about.Data = append(about.Data, m.annotations()...)
 	return m.addTarball(chartName(m.version), chart)

@@ -180,23 +180,8 @@ func TestRelease(t *testing.T) {
 			t.Errorf("without a key: %v\n%s", err, &unsigned)
 		}
 	})
-	t.Run("one system", func(t *testing.T) {
-		small := smallMaker(top, key, m.image)
-		small.platforms = m.platforms[:1]
-		dir := filepath.Join(t.TempDir(), "small")
-		if err := small.make(t.Context(), dir); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := verify(t, public, dir); err != nil || !strings.Contains(out, "nodens 0.1.0 for [linux/amd64],") {
-			t.Errorf("%v\n%s", err, out)
-		}
-	})
-	t.Run("notes", func(t *testing.T) {
-		const want = "# nodens 0.1.0\n\n### Added\n\n- Everything,\n  [in short](" + home + "/blob/v0.1.0/docs/features.md#seeing).\n"
-		if got := string(content(t, filepath.Join(dir, notesName))); got != want {
-			t.Errorf("the notes are %q, want %q", got, want)
-		}
-	})
+	t.Run("one system", func(t *testing.T) { checkOneSystem(t, m, public) })
+	t.Run("texts", func(t *testing.T) { checkTexts(t, host, dir) })
 	t.Run("push", func(t *testing.T) { checkPush(t, m, host, dir, public) })
 	for _, tt := range tampered {
 		t.Run(tt.name, func(t *testing.T) {
@@ -209,6 +194,38 @@ func TestRelease(t *testing.T) {
 				t.Errorf("error %v, want a line with %q in\n%s", err, tt.want, out)
 			}
 		})
+	}
+}
+
+// checkOneSystem makes and checks a release for only the first system of m.
+func checkOneSystem(t *testing.T, m *maker, public string) {
+	t.Helper()
+	small := smallMaker(m.top, m.key, m.image)
+	small.platforms = m.platforms[:1]
+	dir := filepath.Join(t.TempDir(), "small")
+	if err := small.make(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := verify(t, public, dir); err != nil || !strings.Contains(out, "nodens 0.1.0 for [linux/amd64],") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// checkTexts looks at what people read: the notes, and the chart's README.
+func checkTexts(t *testing.T, host, dir string) {
+	t.Helper()
+	const wantNotes = "# nodens 0.1.0\n\n### Added\n\n- Everything,\n  [in short](" + home + "/blob/v0.1.0/docs/features.md#seeing).\n"
+	if got := string(content(t, filepath.Join(dir, notesName))); got != wantNotes {
+		t.Errorf("the notes are %q, want %q", got, wantNotes)
+	}
+	files, err := openArchive(chartName("0.1.0"), content(t, filepath.Join(dir, chartName("0.1.0"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme := string(files.(fstest.MapFS)["nodens/README.md"].Data)
+	want := "\n$ helm upgrade --install node-local-dns oci://" + host + "/charts/nodens --version 0.1.0 --namespace kube-system --take-ownership\n"
+	if !strings.Contains(readme, want) || strings.Contains(readme, "not published") || strings.Contains(readme, "](../") {
+		t.Errorf("the chart's README does not contain %q, or is about the repository:\n%.2000s", want, readme)
 	}
 }
 
