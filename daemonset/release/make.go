@@ -272,9 +272,6 @@ func (p *program) notices() []byte {
 	return b.Bytes()
 }
 
-// heading is the line above a module's licences.
-func (m module) heading() string { return "======== " + m.name() + " " + m.version }
-
 // writeImage adds the image for all architectures, and an SBOM for each.
 func (m *maker) writeImage(ctx context.Context) error {
 	m.say("making the image")

@@ -187,3 +187,6 @@ func (p *program) layer() fstest.MapFS {
 func (m module) imagePath(name string) string {
 	return path.Join("usr/share/doc/nodens/modules", m.path, name)
 }
+
+// heading is the line above a module's licences.
+func (m module) heading() string { return "======== " + m.name() + " " + m.version }

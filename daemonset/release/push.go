@@ -48,12 +48,12 @@ func runPush(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return err
 	}
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
-	digest, err := v.pushImage(options)
+	digest, err := pushImage(v, options)
 	if err != nil {
 		return fmt.Errorf("the image: %w", err)
 	}
 	fmt.Fprintf(stdout, "image %s\n", digest)
-	if digest, err = v.pushChart(*charts, options); err != nil {
+	if digest, err = pushChart(v, *charts, options); err != nil {
 		return fmt.Errorf("the chart: %w", err)
 	}
 	fmt.Fprintf(stdout, "chart %s\n", digest)
@@ -61,7 +61,7 @@ func runPush(ctx context.Context, args []string, stdout, stderr io.Writer) error
 }
 
 // pushImage copies the image, with its version as tag, and the signature if the release has one.
-func (v *verifier) pushImage(options []remote.Option) (name.Digest, error) {
+func pushImage(v *verifier, options []remote.Option) (name.Digest, error) {
 	tag, err := name.NewTag(v.image + ":" + v.version)
 	if err != nil {
 		return name.Digest{}, err
@@ -133,7 +133,7 @@ func pushArtifact(tag *name.Tag, to name.Repository, a artifact, config, body v1
 }
 
 // pushChart copies the chart to a repository below charts, as helm push does.
-func (v *verifier) pushChart(charts string, options []remote.Option) (name.Digest, error) {
+func pushChart(v *verifier, charts string, options []remote.Option) (name.Digest, error) {
 	tag, err := name.NewTag(strings.TrimPrefix(charts, "oci://") + "/nodens:" + v.version)
 	if err != nil {
 		return name.Digest{}, err
