@@ -88,7 +88,7 @@ func (d *dropInState) waitServing(ctx context.Context, s *suite) error {
 				return fmt.Errorf("%w: %s", err, out)
 			}
 		}
-		_, err := d.metricSum(ctx, s, metricsPort, requestsMetric, "")
+		_, err := d.metricSum(ctx, s, metricsPort, requestsMetric)
 		return err
 	})
 }
@@ -145,9 +145,9 @@ func (d *dropInState) ask(ctx context.Context, s *suite, servers ...string) (ask
 }
 
 // metricSum is the sum over all nodes.
-func (d *dropInState) metricSum(ctx context.Context, s *suite, port int, metric, label string) (sum float64, err error) {
+func (d *dropInState) metricSum(ctx context.Context, s *suite, port int, metric string, labels ...string) (sum float64, err error) {
 	for _, n := range s.cluster.Nodes() {
-		count, err := s.cluster.MetricSum(ctx, n, port, metric, label)
+		count, err := s.cluster.MetricSum(ctx, n, port, metric, labels...)
 		if err != nil {
 			return 0, err
 		}
@@ -198,14 +198,14 @@ func (d *dropInState) checkMetrics(ctx context.Context, s *suite) (string, error
 	for _, want := range []struct {
 		port         int
 		metric       string
-		label        string
+		labels       []string
 		least, above float64
 	}{
-		{metricsPort, "coredns_cache_entries", `type="success"`, 1, 1e6},
-		{metricsPort, "coredns_forward_requests_total", "", 1, 1e6},
-		{9353, "coredns_nodecache_setup_errors_total", "", 0, 0},
+		{metricsPort, "coredns_cache_entries", []string{`type="success"`}, 1, 1e6},
+		{metricsPort, "coredns_forward_requests_total", nil, 1, 1e6},
+		{9353, "coredns_nodecache_setup_errors_total", nil, 0, 0},
 	} {
-		got, err := d.metricSum(ctx, s, want.port, want.metric, want.label)
+		got, err := d.metricSum(ctx, s, want.port, want.metric, want.labels...)
 		if err != nil {
 			return "", err
 		}
