@@ -190,11 +190,16 @@ func numberedNames(n int) (all []string) {
 }
 
 // TestOutOfOrder: replies arrive in another order than the queries were sent, over one
-// connection.
+// connection, or two if the first one takes long to open.
 func TestOutOfOrder(t *testing.T) {
 	const n = 100
-	var held []request
+	var (
+		mu   sync.Mutex // a busy machine may have two connections
+		held []request
+	)
 	f := startFake(t, func(r request) {
+		mu.Lock()
+		defer mu.Unlock()
 		if held = append(held, r); len(held) == n {
 			for i := range held {
 				held[n-1-i].reply(held[n-1-i].answer(1))
@@ -209,8 +214,8 @@ func TestOutOfOrder(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if hits, misses := via.reuse(); hits != n-1 || misses != 1 {
-		t.Errorf("%d queries found a connection and %d not, want all but the first to", hits, misses)
+	if hits, misses := via.reuse(); hits+misses != n || misses > 2 {
+		t.Errorf("%d queries found a connection and %d not, want all but the first or two to", hits, misses)
 	}
 	count(t, p.Stats().Servers[0].UnexpectedReplies, 0, "strays are counted")
 }

@@ -81,7 +81,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 		return err
 	}
 	defer release()
-	lists, err := plan(ctx, o, binaries)
+	lists, last, err := plan(ctx, o, binaries)
 	if err != nil {
 		return err
 	}
@@ -94,6 +94,9 @@ func run(ctx context.Context, out io.Writer, o options) error {
 		})
 	}
 	lanes.Wait()
+	for _, s := range last {
+		r.runStage(ctx, s)
+	}
 	r.printUsage()
 	failed := func(u usage) bool { return u.failed }
 	if len(r.stages) == 0 || slices.ContainsFunc(r.stages, failed) {

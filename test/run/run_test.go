@@ -92,12 +92,12 @@ func TestPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(root)
-	lists, err := plan(t.Context(), options{}, t.TempDir())
+	lists, last, err := plan(t.Context(), options{}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	stages := make(map[string][]string) // names, by package
-	for _, list := range lists {
+	for _, list := range append(lists, last) {
 		for _, s := range list {
 			if s.repeats {
 				continue
@@ -119,7 +119,7 @@ func TestPlan(t *testing.T) {
 	}
 	want := map[string]string{
 		"cache": "unit tests", "server/resolver": "unit tests", "cmd/nodens": "unit tests",
-		"test/node": "suites", "test/prometheus": "suites", "test/run": "suites", "daemonset/release": "release", "test/dnstap": "dnstap",
+		"test/node": "suites", "test/prometheus": "suites", "test/run": "suites", "test/upstreams": "upstreams", "daemonset/release": "release", "test/dnstap": "dnstap",
 	}
 	for name, names := range stages {
 		if len(names) != 1 || want[name] != "" && names[0] != want[name] {

@@ -62,25 +62,31 @@ var slowest = []string{
 // compute on one goroutine, or compare runs.
 const withoutRace = "Alloc|^Test(Permission$|CommandMemory|AgentMemory|Worst|Large$|ChangesCost|BytesMatchHeap|SnapshotMemory)"
 
-// plan returns the lists of stages that run side by side. Unit tests run under the race
+// alone is the package whose test counts queries that real servers must not lose although they are at their limits: on a
+// machine that is busy with something else they do.
+const alone = module + "test/upstreams"
+
+// plan returns the lists of stages that run side by side, and those that follow them. Unit tests run under the race
 // detector, except for those that match withoutRace. Benchmarks run once, to keep them working.
 // The suites below test/ and daemonset/ talk to other processes, which the race detector can't
 // observe. In the long form stages run one after the other, and the bench has one of its own,
 // because it measures. Test binaries stay in the directory binaries.
-func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
+func plan(ctx context.Context, o options, binaries string) (lists [][]stage, last []stage, err error) {
 	packages := make(map[string][]gotest.Package)
 	for _, dir := range modules.Tested() {
 		list, err := listPackages(ctx, dir)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		packages[dir] = list
 	}
-	var units, suites, bench []gotest.Package
+	var units, suites, bench, quiet []gotest.Package
 	for _, p := range packages[modules.Root] {
 		switch {
 		case o.soak && strings.HasPrefix(p.ImportPath, module+"test/bench"):
 			bench = append(bench, p)
+		case p.ImportPath == alone:
+			quiet = append(quiet, p)
 		case strings.HasPrefix(p.ImportPath, module+"test/") || strings.HasPrefix(p.ImportPath, module+"daemonset"):
 			suites = append(suites, p)
 		default:
@@ -110,14 +116,17 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		benchmarks("benchmarks", pinned, pins, o),
 	}
 	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
+	last = []stage{goTest("upstreams", quiet, "-timeout", o.timeout())}
 	if !o.soak {
-		return o.selectStages(binaries, first, second, peers)
+		lists, err = o.selectStages(binaries, first, second, peers, last)
+		return lists[:3], lists[3], err
 	}
 	measured := []stage{
 		goTest("bench", bench, "-p", "1", "-timeout", o.timeout()),
 		{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}},
 	}
-	return o.selectStages(binaries, slices.Concat(peers, first, second, measured))
+	lists, err = o.selectStages(binaries, slices.Concat(peers, first, second, last, measured))
+	return lists, nil, err
 }
 
 var isBenchmark = regexp.MustCompile("^Benchmark")
@@ -137,7 +146,7 @@ func benchmarks(name string, packages []gotest.Package, binaries string, o optio
 func (o options) selectStages(binaries string, lists ...[]stage) ([][]stage, error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
-		return nil, fmt.Errorf("-only: %w", err)
+		return make([][]stage, len(lists)), fmt.Errorf("-only: %w", err)
 	}
 	selected := make([][]stage, len(lists))
 	for i, list := range lists {
@@ -146,7 +155,7 @@ func (o options) selectStages(binaries string, lists ...[]stage) ([][]stage, err
 				continue
 			}
 			if err := s.keepBinaries(binaries); err != nil {
-				return nil, err
+				return selected, err
 			}
 			selected[i] = append(selected[i], s)
 		}
