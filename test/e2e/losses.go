@@ -127,7 +127,7 @@ func (p lossLimit) checkJob(j load.Job, r *load.Report, d podKill) error {
 	}{
 		{all.Servfail + all.Other, 0, "are SERVFAIL or wrong"},
 		{r.UDP.Lost, excused + questionsDuring(dying, j.Rate), "are lost over UDP"},
-		{r.Stream.Lost, p.disconnects * uint64(j.Streams), "connections that stay open have ended"},
+		{r.Stream.Lost, excused + p.disconnects*uint64(j.Streams), "connections that stay open have ended"},
 		{r.OneShot.Lost, excused + questionsDuring(dying, j.OneShots) + p.disconnects, "connections for one question have ended"},
 		{late.Failed(), excused, "are lost that were asked when the process was gone"},
 		{all.Cluster, away, "are answered by the cluster's DNS"},
