@@ -23,7 +23,7 @@ func elfProgram(machine elf.Machine) string {
 
 // packed is a package with files; what begins with -> is a link.
 func packed(name string, files map[string]string) *debian.Package {
-	d := &debian.Package{Name: name, Version: "1", Arch: "amd64", Source: name, Sum: checksums([]byte(name))[1].Value, Control: "Package: " + name + "\n", Files: make(map[string]debian.File)}
+	d := &debian.Package{Name: name, Version: "1", Arch: "amd64", Source: name, Sum: sha256Hex([]byte(name)), Control: "Package: " + name + "\n", Files: make(map[string]debian.File)}
 	files["usr/share/doc/"+name+"/copyright"] = "terms of " + name
 	for path, body := range files {
 		f := debian.File{Path: path, Mode: 0o644, Body: []byte(body)}

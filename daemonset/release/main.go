@@ -61,8 +61,8 @@ type source struct {
 	version, revision string
 	// now is the time of creation in everything that has one.
 	now time.Time
-	// tagged is whether the commit is that of the version's tag, so that the program carries
-	// git's version, too.
+	// tagged says that HEAD is the version's tag, so that the program carries git's version,
+	// too.
 	tagged bool
 }
 

@@ -160,7 +160,7 @@ func (m *maker) say(format string, args ...any) {
 	fmt.Fprintf(m.log, "release: %3.0f s  %s\n", time.Since(m.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// checkTag returns an error unless the work tree is that of the version's tag.
+// checkTag returns an error unless HEAD is the version's tag and the work tree has no changes.
 func (m *maker) checkTag(ctx context.Context) error {
 	tag, err := firstLine(ctx, m.top, "git", "rev-parse", "--verify", "--quiet", "v"+m.version+"^{commit}")
 	if err != nil || tag != m.revision {
@@ -175,7 +175,7 @@ func (m *maker) checkTag(ctx context.Context) error {
 
 // add writes a file of the release.
 func (m *maker) add(name string, body []byte) error {
-	m.sums[name] = checksums(body)[1].Value
+	m.sums[name] = sha256Hex(body)
 	return os.WriteFile(filepath.Join(m.dir, name), body, 0o644)
 }
 

@@ -125,7 +125,7 @@ func pushArtifact(tag *name.Tag, to name.Repository, a artifact, config, body v1
 	if err != nil {
 		return name.Digest{}, err
 	}
-	digest := to.Digest("sha256:" + checksums(raw)[1].Value)
+	digest := to.Digest("sha256:" + sha256Hex(raw))
 	if tag != nil {
 		return digest, remote.Put(*tag, a, options...)
 	}

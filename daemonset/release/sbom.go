@@ -172,11 +172,17 @@ func (b *sbom) addFiles(files fstest.MapFS, origins map[string]spdx.ElementID, r
 }
 
 func checksums(body []byte) []spdx.Checksum {
-	short, long := sha1.Sum(body), sha256.Sum256(body) //nolint:gosec // see the import
+	short := sha1.Sum(body) //nolint:gosec // see the import
 	return []spdx.Checksum{
 		{Algorithm: spdx.SHA1, Value: hex.EncodeToString(short[:])},
-		{Algorithm: spdx.SHA256, Value: hex.EncodeToString(long[:])},
+		{Algorithm: spdx.SHA256, Value: sha256Hex(body)},
 	}
+}
+
+// sha256Hex returns the SHA-256 of body in lower-case hexadecimal digits.
+func sha256Hex(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
 }
 
 func (b *sbom) write(w io.Writer) error {

@@ -118,7 +118,7 @@ func (v *verifier) checkSums() error {
 	}
 	for name, sum := range v.sums {
 		body, err := v.read(name)
-		if err == nil && checksums(body)[1].Value != sum {
+		if err == nil && sha256Hex(body) != sum {
 			err = fmt.Errorf("%s differs from its checksum", name)
 		}
 		errs = append(errs, err)

@@ -219,7 +219,7 @@ func readLayout(dir string, body []byte) (v1.ImageIndex, error) {
 		return nil, err
 	}
 	for name, f := range files {
-		if sum, ok := strings.CutPrefix(name, "blobs/sha256/"); ok && checksums(f.Data)[1].Value != sum {
+		if sum, ok := strings.CutPrefix(name, "blobs/sha256/"); ok && sha256Hex(f.Data) != sum {
 			return nil, fmt.Errorf("/%s differs from its name, which is its checksum", name)
 		}
 	}
