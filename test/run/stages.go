@@ -118,8 +118,12 @@ func plan(ctx context.Context, o options, binaries string) (lists [][]stage, las
 	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
 	last = []stage{goTest("upstreams", quiet, "-timeout", o.timeout())}
 	if !o.soak {
-		lists, err = o.selectStages(binaries, first, second, peers, last)
-		return lists[:3], lists[3], err
+		after, err := o.selectStages(binaries, last)
+		if err != nil {
+			return nil, nil, err
+		}
+		lists, err = o.selectStages(binaries, first, second, peers)
+		return lists, after[0], err
 	}
 	measured := []stage{
 		goTest("bench", bench, "-p", "1", "-timeout", o.timeout()),
@@ -146,7 +150,7 @@ func benchmarks(name string, packages []gotest.Package, binaries string, o optio
 func (o options) selectStages(binaries string, lists ...[]stage) ([][]stage, error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
-		return make([][]stage, len(lists)), fmt.Errorf("-only: %w", err)
+		return nil, fmt.Errorf("-only: %w", err)
 	}
 	selected := make([][]stage, len(lists))
 	for i, list := range lists {
@@ -155,7 +159,7 @@ func (o options) selectStages(binaries string, lists ...[]stage) ([][]stage, err
 				continue
 			}
 			if err := s.keepBinaries(binaries); err != nil {
-				return selected, err
+				return nil, err
 			}
 			selected[i] = append(selected[i], s)
 		}
