@@ -331,7 +331,7 @@ func (p *cacheShard) makeRoom() {
 		c := &p.cache.capacity[k]
 		for c.used.Load() > c.entries {
 			shard, others := c.leastRecent()
-			if shard < 0 { // whoever adds the entry makes room for it
+			if shard < 0 { // all entries are still being added, by clients that make room themselves
 				break
 			}
 			p.cache.shards[shard].evictUsedBy(kind(k), others)

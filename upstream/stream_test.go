@@ -190,11 +190,11 @@ func numberedNames(n int) (all []string) {
 }
 
 // TestOutOfOrder: replies arrive in another order than the queries were sent, over one
-// connection, or two if the first one takes long to open.
+// connection, or two if the machine is so busy that the first one seems stalled.
 func TestOutOfOrder(t *testing.T) {
 	const n = 100
 	var (
-		mu   sync.Mutex // a busy machine may have two connections
+		mu   sync.Mutex // each connection has a goroutine
 		held []request
 	)
 	f := startFake(t, func(r request) {

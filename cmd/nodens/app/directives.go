@@ -29,7 +29,7 @@ type directive struct {
 	// install returns a function that sets the directive, and part, in a zone of the block. The zone already
 	// has its name, address and counters.
 	install func(a *builder, p *blockParts, part any) func(z *resolver.Zone)
-	// beside returns a part that runs beside those of the block, which are open; nil for none.
+	// beside returns another part, which runs with the block's parts; nil for none. All of these are open.
 	beside func(p *blockParts) runner
 	// metrics puts the metrics of the directive in all blocks of g.
 	metrics func(s *scrape, g *generation)
@@ -46,15 +46,16 @@ func optional(log *slog.Logger) (list []directive) {
 
 // Lacks returns the directives that this build refuses ([config.Options]).
 func Lacks() []string {
+	list := optional(discardLog)
 	return slices.DeleteFunc(config.Optional(), func(name string) bool {
-		return slices.ContainsFunc(optional(discardLog), func(d directive) bool { return d.name == name })
+		return slices.ContainsFunc(list, func(d directive) bool { return d.name == name })
 	})
 }
 
 // CheckFiles reads the files that b's directives read when the agent starts.
 func CheckFiles(b *config.Block, to *config.FileCheck) {
 	for _, d := range optional(discardLog) {
-		if d.check != nil {
+		if d.check != nil && b.Has(d.name) {
 			d.check(b, to)
 		}
 	}

@@ -456,7 +456,7 @@ type (
 		synced bool
 		levels byLabel
 	}
-	// lastEvent is that of the view without one for longest.
+	// lastEvent is when the view that has waited longest for an event received its last one.
 	lastEvent time.Time
 	// kernelState is the state of the kernel path.
 	kernelState struct {

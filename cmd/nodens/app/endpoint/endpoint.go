@@ -402,7 +402,7 @@ func (e *Servers) Resume() {
 	}
 }
 
-// EachUsage calls f for each address with the number of its open connections, and of those of the node itself.
+// EachUsage calls f twice for each address: with the open connections from other hosts, and with the connections from the node itself.
 func (e *Servers) EachUsage(f func(name, addr string, used, bound int)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
