@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -118,12 +119,9 @@ func plan(ctx context.Context, o options, binaries string) (lists [][]stage, las
 	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
 	last = []stage{goTest("upstreams", quiet, "-timeout", o.timeout())}
 	if !o.soak {
-		after, err := o.selectStages(binaries, last)
-		if err != nil {
-			return nil, nil, err
-		}
+		after, lastErr := o.selectStages(binaries, last)
 		lists, err = o.selectStages(binaries, first, second, peers)
-		return lists, after[0], err
+		return lists, slices.Concat(after...), errors.Join(err, lastErr)
 	}
 	measured := []stage{
 		goTest("bench", bench, "-p", "1", "-timeout", o.timeout()),
