@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them: see test/run. Gotestsum, at the version that test/gotestsum
-# pins, prints failures as they come, then failed, skipped and slow tests. The last line has the counts.
+# pins, prints failures as they come, then failed, skipped and slow tests. The last line has the counts. What fails
+# beside other tests is run once more alone, when they have ended: only what fails then, too, is a failure. A data race
+# or a panic always is.
 # GOTESTSUM_JSONFILE names a file to keep the events in. Other projects' programs that tests need are
 # built on demand and kept outside of the repository (see test/peer).
 set -euo pipefail
@@ -19,4 +21,4 @@ go build -o "$dir/run" ./test/run
 GOTESTSUM=$(go run ./test/peer/prebuild -path gotestsum)
 export GOTESTSUM GOTESTSUM_JSONFILE=${GOTESTSUM_JSONFILE:-$dir/events}
 "$GOTESTSUM" --format pkgname-and-test-fails --format-hide-empty-pkg --ignore-non-json-output-lines \
-	--post-run-command 'sh test/summary.sh' --raw-command -- "$dir/run" "$@"
+	--rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-abort-on-data-race --post-run-command 'sh test/summary.sh' --raw-command -- "$dir/run" "$@"

@@ -4,7 +4,9 @@
 // Tests run in stages. A stage is one `go test`, or a command that counts as one check. Many
 // tests wait more than they compute, so two lists of stages run side by side: unit tests with
 // what belongs to them, and the suites that start other processes. Lines that are no events
-// tell the time and CPU time of each package and stage. The exit code is 1 if anything failed or no stage ran.
+// tell the time and CPU time of each package and stage. The exit code is 1 if tests failed, and 2 if something else
+// did or no stage ran. With -test.run and a package it runs one test once more, as gotestsum's -rerun-fails asks for,
+// and prints nothing but events.
 package main
 
 import (
@@ -30,20 +32,35 @@ import (
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
-var errFailed = errors.New("not everything passed")
+// errFailed says that tests failed, and errBroken that something failed outside of them, so that gotestsum, which runs
+// failed tests again, must not take the run for one that passes without them.
+var (
+	errFailed = errors.New("not everything passed")
+	errBroken = errors.New("something failed outside of the tests")
+)
 
 func main() {
 	var o options
 	flag.BoolVar(&o.soak, "soak", false, "run the long form of all tests, and churn for -time")
 	flag.DurationVar(&o.churn, "time", time.Hour, "with -soak: how long to change, reload and replace an agent")
 	flag.StringVar(&o.only, "only", "", "run only stages whose names match this `regexp`")
+	flag.StringVar(&o.test, "test.run", "", "run the tests of one package, which is the argument, whose names match this `regexp`")
 	flag.Parse()
+	o.pkg = flag.Arg(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout, o); err != nil {
+	err := run(ctx, os.Stdout, o)
+	if err == nil {
+		return
+	}
+	if !o.one() {
 		fmt.Println("run:", err)
+	}
+	if errors.Is(err, errFailed) {
 		os.Exit(1)
 	}
+	fmt.Fprintln(os.Stderr, "run:", err)
+	os.Exit(2)
 }
 
 // options are the flags.
@@ -51,13 +68,20 @@ type options struct {
 	soak  bool
 	churn time.Duration
 	only  string // empty: all stages
+	// test and pkg are the tests to run once more, as a regexp, and their package. They are empty otherwise.
+	test, pkg string
 }
+
+// one reports whether only tests of one package are to run.
+func (o options) one() bool { return o.test != "" || o.pkg != "" }
 
 // usage is how long a stage or a package took, and the CPU time of all its processes.
 type usage struct {
 	name      string
 	took, cpu time.Duration
 	failed    bool
+	// tests says that tests of the package failed.
+	tests bool
 }
 
 // runner runs the stages of a plan.
@@ -85,6 +109,14 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
+	if o.one() {
+		s, err := again(slices.Concat(append(lists, last)...), o.pkg, o.test)
+		if err != nil {
+			return err
+		}
+		r.runStage(ctx, s)
+		return cmp.Or(context.Cause(ctx), r.verdict())
+	}
 	var lanes sync.WaitGroup
 	for _, list := range lists {
 		lanes.Go(func() {
@@ -98,11 +130,26 @@ func run(ctx context.Context, out io.Writer, o options) error {
 		r.runStage(ctx, s)
 	}
 	r.printUsage()
+	return cmp.Or(context.Cause(ctx), r.verdict())
+}
+
+// verdict returns errFailed if all that failed is tests of packages.
+func (r *runner) verdict() error {
 	failed := func(u usage) bool { return u.failed }
-	if len(r.stages) == 0 || slices.ContainsFunc(r.stages, failed) {
-		err = errFailed
+	if len(r.stages) > 0 && !slices.ContainsFunc(r.stages, failed) {
+		return nil
 	}
-	return cmp.Or(context.Cause(ctx), err)
+	tests := false
+	for _, u := range r.packages {
+		if u.failed && !u.tests {
+			return errBroken
+		}
+		tests = tests || u.failed
+	}
+	if !tests {
+		return errBroken
+	}
+	return errFailed
 }
 
 // printUsage prints the times of packages and stages.
@@ -145,8 +192,10 @@ func (r *runner) runStage(ctx context.Context, s stage) {
 		u.cpu = p.UserTime() + p.SystemTime() // with those of its children that it has waited for
 	}
 	r.stages = append(r.stages, u)
-	fmt.Fprintf(r.out, "stage ")
-	u.print(r.out)
+	if !r.opts.one() {
+		fmt.Fprintf(r.out, "stage ")
+		u.print(r.out)
+	}
 }
 
 // command returns the command of a stage.
@@ -193,7 +242,11 @@ func (r *runner) execute(cmd *exec.Cmd, s stage) error {
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		fmt.Fprintf(r.out, "%s: %v\n%s", s.name, err, messages.String())
+		out := r.out
+		if r.opts.one() {
+			out = os.Stderr
+		}
+		fmt.Fprintf(out, "%s: %v\n%s", s.name, err, messages.String())
 	}
 	return err
 }
@@ -252,19 +305,21 @@ const cpuLine = "CPU time: %f %f"
 
 // note takes the times of a package from its events. r.mu is held.
 func (r *runner) note(name string, e gotest.Event) {
-	if e.Test != "" {
-		return
-	}
 	u := r.packages[name]
 	if u == nil {
 		u = &usage{name: strings.TrimPrefix(name, module)}
 		r.packages[name] = u
 	}
+	if e.Test != "" {
+		u.tests = u.tests || e.Action == "fail"
+		return
+	}
 	var user, system float64
 	if n, _ := fmt.Sscanf(e.Output, cpuLine, &user, &system); n == 2 {
 		u.cpu = time.Duration((user + system) * float64(time.Second))
 	}
+	u.failed = u.failed || e.Action == "fail"
 	if e.Elapsed > 0 {
-		u.took, u.failed = time.Duration(e.Elapsed*float64(time.Second)), e.Action == "fail"
+		u.took = time.Duration(e.Elapsed * float64(time.Second))
 	}
 }

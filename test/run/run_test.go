@@ -3,6 +3,7 @@ package main // the program has no API
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -52,6 +53,53 @@ func TestRunStage(t *testing.T) {
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out.String())
+		}
+	}
+}
+
+// TestVerdict: gotestsum runs tests again that failed, unless something failed outside of tests.
+func TestVerdict(t *testing.T) {
+	const failure, broken = `{"Action":"fail","Package":"m/a","Test":"TestOne"}`, `{"Action":"fail","Package":"m/a","Elapsed":1}`
+	for _, test := range []struct {
+		name   string
+		events []string
+		code   int
+		want   error
+	}{
+		{"passed", []string{`{"Action":"pass","Package":"m/a","Elapsed":1}`}, 0, nil},
+		{"a test failed", []string{failure, broken}, 1, errFailed},
+		{"the package failed", []string{broken}, 1, errBroken},
+		{"nothing ran", nil, 1, errBroken},
+		{"a test failed, and a package", []string{failure, broken, strings.ReplaceAll(broken, "m/a", "m/b")}, 1, errBroken},
+	} {
+		r := &runner{start: time.Now(), out: io.Discard, packages: make(map[string]*usage)}
+		script := fmt.Sprintf("cat; exit %d", test.code)
+		s := stage{name: "unit tests", args: []string{"sh", "-c", "echo '" + strings.Join(test.events, "\n") + "' | (" + script + ")"}, events: true}
+		r.runStage(t.Context(), s)
+		if got := r.verdict(); !errors.Is(got, test.want) {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestAgain: a test runs again with the flags of its stage, and alone.
+func TestAgain(t *testing.T) {
+	cache, upstream := module+"cache", module+"upstream"
+	stages := []stage{
+		{name: "unit tests", args: []string{"go", "test", "-json", "-race", cache, upstream}, events: true},
+		{name: "pins", args: []string{"go", "test", "-json", "-run", withoutRace, cache, upstream}, events: true, repeats: true},
+		{name: "fuzzers", args: []string{"go", "run", "./test/fuzz", "-all"}, events: true},
+	}
+	for pkg, want := range map[string]string{
+		cache:                        "go test -json -race -run ^TestA$/^b$ " + cache,
+		upstream + " (pins)":         "go test -json -run " + withoutRace + " -run ^TestA$/^b$ " + upstream,
+		module + "server":            "",
+		module + "cache FuzzHistory": "",
+		"fuzzers":                    "",
+	} {
+		s, err := again(stages, pkg, "^TestA$/^b$")
+		if got := strings.Join(s.args, " "); got != want || (err != nil) != (want == "") {
+			t.Errorf("%s: got %q and the error %v, want %q", pkg, got, err, want)
 		}
 	}
 }

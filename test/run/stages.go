@@ -41,6 +41,22 @@ func goTest(name string, packages []gotest.Package, flags ...string) stage {
 	return stage{name: name, args: args, events: true}
 }
 
+// again returns the stage that runs the tests of a package which match a regexp once more, with the flags and the binary
+// of the stage in which they ran. pkg is the package's name in the events.
+func again(stages []stage, pkg, tests string) (stage, error) {
+	for _, s := range stages {
+		name, repeated := strings.CutSuffix(pkg, " ("+s.name+")")
+		i := slices.Index(s.args, name)
+		if repeated != s.repeats || i < 0 || s.args[1] != "test" {
+			continue
+		}
+		s.args = slices.DeleteFunc(slices.Clone(s.args), func(arg string) bool { return strings.HasPrefix(arg, module) })
+		s.args = append(s.args, "-run", tests, name)
+		return s, nil
+	}
+	return stage{}, fmt.Errorf("no stage of go test has the package %s, so its tests are not run again", pkg)
+}
+
 // race makes the stage run under the race detector, which needs cgo. It delays the end of a
 // process by one second, so that other threads can report races; tests start hundreds of
 // processes, and 20 ms are enough.
