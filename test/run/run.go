@@ -53,10 +53,10 @@ func main() {
 	if err == nil {
 		return
 	}
-	if !o.one() {
-		fmt.Println("run:", err)
-	}
 	if errors.Is(err, errFailed) {
+		if !o.one() {
+			fmt.Println("run:", err)
+		}
 		os.Exit(1)
 	}
 	fmt.Fprintln(os.Stderr, "run:", err)
@@ -242,11 +242,11 @@ func (r *runner) execute(cmd *exec.Cmd, s stage) error {
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		out := r.out
 		if r.opts.one() {
-			out = os.Stderr
+			fmt.Fprint(os.Stderr, messages.String()) // gotestsum takes it for an error, so nothing else is printed
+		} else {
+			fmt.Fprintf(r.out, "%s: %v\n%s", s.name, err, messages.String())
 		}
-		fmt.Fprintf(out, "%s: %v\n%s", s.name, err, messages.String())
 	}
 	return err
 }
