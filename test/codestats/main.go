@@ -2,7 +2,7 @@
 //
 //	go run ./test/codestats [-before COMMIT]
 //
-// It counts lines, files, function names, types whose methods are spread over files, and
+// It counts lines, files, function names and uses, types whose methods are spread over files, and
 // duplicate code. With -before, the table has a column for that commit, too.
 //
 // Product code is every Go file outside of test/ that is not a _test.go file, also in nested

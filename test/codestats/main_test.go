@@ -48,6 +48,7 @@ func TestRows(t *testing.T) {
 		{"largest package (lines)", "a, 20"},
 		{"most files in a package", "a, 3"},
 		{"function names of five letters or fewer", "50 %, 4.2 letters on average"},
+		{"functions with one use, of those whose name no other one has", "0 % of 4"},
 		{"types with methods in three or more files", "1"},
 		{"duplicate pairs in product code", "1"},
 		{"duplicate pairs in all code", "1"},

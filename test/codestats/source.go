@@ -90,6 +90,7 @@ func (s *source) rows() []row {
 	}
 	largest, most := maximum(lines), maximum(files)
 	short, all, letters := s.functionNames()
+	once, unique := s.usedOnce()
 	return []row{
 		{"lines of product code", fmt.Sprint(product)},
 		{"characters in a line of product code", fmt.Sprintf("%.1f", float64(characters)/float64(product))},
@@ -97,6 +98,7 @@ func (s *source) rows() []row {
 		{"largest package (lines)", fmt.Sprintf("%s, %d", largest, lines[largest])},
 		{"most files in a package", fmt.Sprintf("%s, %d", most, files[most])},
 		{"function names of five letters or fewer", fmt.Sprintf("%.0f %%, %.1f letters on average", 100*float64(short)/float64(all), float64(letters)/float64(all))},
+		{"functions with one use, of those whose name no other one has", fmt.Sprintf("%.0f %% of %d", 100*float64(once)/float64(max(1, unique)), unique)},
 		{"types with methods in three or more files", fmt.Sprint(len(s.spreadTypes()))},
 		{"duplicate pairs in product code", fmt.Sprint(s.duplicates(func(f file) bool { return !f.test }))},
 		{"duplicate pairs in all code", fmt.Sprint(s.duplicates(func(file) bool { return true }))},
@@ -131,6 +133,36 @@ func (s *source) functionNames() (short, all, letters int) {
 		}
 	}
 	return short, all, letters
+}
+
+// usedOnce counts the product's functions and methods whose name no other one has, and those of them that the product
+// names in one other place. It compares names, not types, so a field of that name counts as a place.
+func (s *source) usedOnce() (once, unique int) {
+	declared, places := make(map[string]int), make(map[string]int)
+	for _, f := range s.files {
+		if f.test {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				declared[n.Name.Name]++
+			case *ast.Ident:
+				places[n.Name]++
+			}
+			return true
+		})
+	}
+	for name, n := range declared {
+		if n > 1 || name == "main" {
+			continue
+		}
+		unique++
+		if places[name] == 2 {
+			once++
+		}
+	}
+	return once, unique
 }
 
 // spreadTypes lists the product's types with methods in three files or more.
