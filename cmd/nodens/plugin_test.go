@@ -212,7 +212,7 @@ func TestPluginStatus(t *testing.T) {
 	k.Write("pod-b", fmt.Sprintf("cat %s/b.json; echo 'nodens: all upstreams are down' >&2; exit 1\n", k.Dir))
 	k.Pod("c", "node-3", "Running", "exit 1\n")
 	code, out, stderr = pluginOutcome(t, "status --timeout 1m")
-	want := head + row + "node-2 ready, with problems 0.2.0 12.3 50.0% 0.0% 0.0% ≤1ms ≤2ms 2, 2 down all upstreams are down; check them\nnot shown: node node-3, pod c: exit status 1\n"
+	want := head + row + "node-2 ready, with problems 0.2.0 12.3 50.0% 0.0% 0.0% ≤1ms ≤2ms 2, 2 down all upstreams are down\nnot shown: node node-3, pod c: exit status 1\n"
 	if d := cmp.Diff(want, squeeze(out)); code != 1 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}

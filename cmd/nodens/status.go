@@ -95,11 +95,11 @@ func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, std
 	return err
 }
 
-// joined returns the problems in one line.
+// joined returns the problems in one line, without what to do: a table has a line for each node, which would all say the same.
 func joined(problems []report.Problem) string {
 	var list []string
 	for _, p := range problems {
-		list = append(list, p.String())
+		list = append(list, p.Text)
 	}
 	return strings.Join(list, "; ")
 }
