@@ -142,7 +142,7 @@ func (m *maker) make(ctx context.Context, out string) error {
 	}
 	defer os.RemoveAll(m.dir)
 	for _, step := range []func(context.Context) error{
-		m.writeNotes, m.writePrograms, m.writeImage, m.writeManifests, m.writeChart, m.writeKrew, m.writeProvenance, m.writeSums,
+		m.writeNotes, m.writePrograms, m.writeImage, m.writeManifests, m.writeChart, m.writeIndex, m.writeKrew, m.writeProvenance, m.writeSums,
 	} {
 		if err := step(ctx); err != nil {
 			return err

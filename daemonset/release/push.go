@@ -142,11 +142,7 @@ func pushChart(v *verifier, charts string, options []remote.Option) (name.Digest
 	if err != nil {
 		return name.Digest{}, err
 	}
-	files, err := openArchive(chartName(v.version), body)
-	if err != nil {
-		return name.Digest{}, err
-	}
-	text, err := fs.ReadFile(files, "nodens/Chart.yaml")
+	text, _, err := readAbout(chartName(v.version), body)
 	if err != nil {
 		return name.Digest{}, err
 	}

@@ -72,7 +72,7 @@ func verifyRelease(dir, key string, stdout io.Writer) (*verifier, error) {
 	}{
 		{"checksums", v.checkSums}, {"signatures", v.checkSignatures}, {"provenance", v.checkProvenance},
 		{"programs", v.checkPrograms}, {"image", v.checkImage}, {"manifests", v.checkManifests}, {"chart", v.checkChart},
-		{"krew", v.checkKrew}, {"notes", v.checkNotes},
+		{"index", v.checkIndex}, {"krew", v.checkKrew}, {"notes", v.checkNotes},
 	} {
 		err := c.check()
 		if err == nil {
@@ -269,7 +269,7 @@ func readTar(r io.Reader) (fstest.MapFS, error) {
 		if err != nil {
 			return nil, err
 		}
-		f := &fstest.MapFile{Mode: h.FileInfo().Mode()}
+		f := &fstest.MapFile{Mode: h.FileInfo().Mode(), ModTime: h.ModTime}
 		switch h.Typeflag {
 		case tar.TypeReg:
 			f.Data, err = io.ReadAll(in)

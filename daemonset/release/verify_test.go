@@ -172,7 +172,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("sound", func(t *testing.T) {
 		out, err := verify(t, public, dir)
-		if err != nil || strings.Count(out, "ok ") != 9 || !strings.Contains(out, m.revision) {
+		if err != nil || strings.Count(out, "ok ") != 10 || !strings.Contains(out, m.revision) {
 			t.Errorf("%v\n%s", err, out)
 		}
 		var unsigned bytes.Buffer
@@ -182,6 +182,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("one system", func(t *testing.T) { checkOneSystem(t, m, public) })
 	t.Run("texts", func(t *testing.T) { checkTexts(t, host, dir) })
+	t.Run("helm repo", func(t *testing.T) { checkRepository(t, dir) })
 	t.Run("push", func(t *testing.T) { checkPush(t, m, host, dir, public) })
 	for _, tt := range tampered {
 		t.Run(tt.name, func(t *testing.T) {
@@ -385,6 +386,18 @@ var tampered = []struct {
 		b.repack(chartName("0.1.0"), func(f fstest.MapFS) {
 			f["nodens/values.yaml"].Data = bytes.ReplaceAll(f["nodens/values.yaml"].Data, []byte("  repository: 127.0.0.1:"), []byte("  repository: other.example:"))
 		})
+		b.seal()
+	}},
+	{"an index with another chart", `index: index.yaml has the line "    digest: 0`, func(b *tamperer) {
+		b.replace(indexName, sha256Hex(content(b.t, b.path(chartName("0.1.0")))), strings.Repeat("0", 64))
+		b.seal()
+	}},
+	{"an index with another place", `index: index.yaml has the line "    - https://other.example/nodens-0.1.0.tgz", want "    - nodens-0.1.0.tgz"`, func(b *tamperer) {
+		b.replace(indexName, "- nodens-0.1.0.tgz", "- https://other.example/nodens-0.1.0.tgz")
+		b.seal()
+	}},
+	{"an index with one chart more", "index: index.yaml has ", func(b *tamperer) {
+		writeFile(b.t, b.path(indexName), append(content(b.t, b.path(indexName)), "more: true\n"...))
 		b.seal()
 	}},
 	{"another plugin for krew", "krew: krew-nodens.yaml has not the checksum of kubectl-nodens_0.1.0_darwin_arm64.tar.gz", func(b *tamperer) {
