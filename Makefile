@@ -99,7 +99,7 @@ e2e-release:
 # Such a cluster with nodens in it, installed by the chart of a release from a registry, to try
 # things out. It prints what to try; Ctrl-C removes everything. Needs root.
 demo:
-	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc openssl git
+	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc openssl git
 	@go run ./test/peer/prebuild e2e
 	@bash test/clean.sh go run ./test/e2e -only demo -keep
 

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
@@ -150,36 +149,3 @@ func (t *releaseTest) roll(ctx context.Context, s *suite, line, version string) 
 	}
 	return nil
 }
-
-// demo returns the checks of the part demo, the last of which tells what to try.
-func demo() []check {
-	t := &releaseTest{digests: make(map[string]string)}
-	began := time.Now()
-	return append(t.installChecks(), check{"ready to try", func(ctx context.Context, s *suite) (string, error) {
-		pods := installation{runner: t.runner}
-		if err := pods.startPods(ctx, s); err != nil {
-			return "", err
-		}
-		programs := "env KUBECONFIG=" + s.cluster.Kubeconfig() + " PATH=" + t.runner.programs + ":$PATH "
-		fmt.Printf(demoText, s.cluster.Command(ctx, programs).String(), pods.pods[0], t.chart(released[1]))
-		return fmt.Sprintf("%.0f s after the start", time.Since(began).Seconds()), nil
-	}})
-}
-
-const demoText = `
-A cluster of two nodes runs nodens. It has a network of its own, into which this leads; in another
-terminal, as root:
-
-    alias in-demo='%[1]s'
-
-  a pod's shell      in-demo kubectl exec -it %[2]s -- sh
-  flood from it      in-demo kubectl exec %[2]s -- sh -c 'while :; do nslookup x$RANDOM.outside.test; done' >/dev/null
-  who asks what      in-demo kubectl -n kube-system exec daemonset/node-local-dns -- nodens top
-  the page           in-demo kubectl -n kube-system port-forward daemonset/node-local-dns 8353
-                     in-demo curl http://127.0.0.1:8353
-  kill the agents    in-demo kubectl -n kube-system delete pod -l k8s-app=node-local-dns --grace-period=0 --force
-  upgrade            in-demo helm upgrade %[3]s
-  rollback           in-demo helm rollback node-local-dns 1 --namespace kube-system
-
-Names resolve throughout: ask in the pod's shell. Ctrl-C ends the cluster and removes everything.
-`

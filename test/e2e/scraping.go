@@ -69,10 +69,8 @@ func (p *scrapeTest) start(ctx context.Context, s *suite) error {
 		return err
 	}
 	at := fmt.Sprintf("127.0.0.1:%d", prometheusPort)
-	// Not ctx: the process outlives the check that starts it, and the last one stops it.
-	cmd := s.cluster.Command(context.WithoutCancel(ctx), "prometheus", prometheus.PrometheusArgs(config, filepath.Join(dir, "data"), at)...)
 	p.server = prometheus.Prometheus{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
-	p.process, err = peer.Spawn(peer.Command{Name: "prometheus", Path: cmd.Path, Args: cmd.Args[1:], Dir: dir})
+	p.process, err = s.cluster.Spawn("prometheus", "prometheus", prometheus.PrometheusArgs(config, filepath.Join(dir, "data"), at)...)
 	return err
 }
 

@@ -16,8 +16,8 @@ var programs = []string{
 	"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "coredns",
 }
 
-// spawn starts a program in the control plane's network.
-func (c *Cluster) spawn(name, path string, args ...string) (*peer.Process, error) {
+// Spawn starts a program in the control plane's network. It ends with the cluster.
+func (c *Cluster) Spawn(name, path string, args ...string) (*peer.Process, error) {
 	return c.process(name, c.control.nsenterArgs([]string{"net"}, path, args...))
 }
 
@@ -52,7 +52,7 @@ func (c *Cluster) httpProbe(url string) peer.Probe {
 // startEtcd starts the API server's memory.
 func (c *Cluster) startEtcd(ctx context.Context) error {
 	const url = "http://127.0.0.1:2379"
-	p, err := c.spawn("etcd", c.binaries["etcd"],
+	p, err := c.Spawn("etcd", c.binaries["etcd"],
 		"--name=e2e", "--data-dir="+c.path("etcd"),
 		"--listen-client-urls="+url, "--advertise-client-urls="+url,
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
@@ -73,7 +73,7 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 		services += "," + ServiceRange6
 	}
 	var err error
-	c.api, err = c.spawn("kube-apiserver", c.binaries["kube-apiserver"],
+	c.api, err = c.Spawn("kube-apiserver", c.binaries["kube-apiserver"],
 		"--etcd-servers=http://127.0.0.1:2379",
 		"--advertise-address="+controlAddr4,
 		"--tls-cert-file="+c.path("server.crt"), "--tls-private-key-file="+c.path("server.key"),
@@ -102,7 +102,7 @@ func (c *Cluster) StopAPI() error {
 
 // startControllers starts what works through the API server.
 func (c *Cluster) startControllers() error {
-	_, err := c.spawn("kube-controller-manager", c.binaries["kube-controller-manager"],
+	_, err := c.Spawn("kube-controller-manager", c.binaries["kube-controller-manager"],
 		"--kubeconfig="+c.kubeconfig(controller), "--leader-elect=false",
 		"--use-service-account-credentials=true",
 		"--service-account-private-key-file="+c.path("account.key"), "--root-ca-file="+c.path("ca.crt"),
@@ -111,7 +111,7 @@ func (c *Cluster) startControllers() error {
 	if err != nil {
 		return err
 	}
-	_, err = c.spawn("kube-scheduler", c.binaries["kube-scheduler"],
+	_, err = c.Spawn("kube-scheduler", c.binaries["kube-scheduler"],
 		"--kubeconfig="+c.kubeconfig(scheduler), "--leader-elect=false")
 	return err
 }

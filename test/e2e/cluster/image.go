@@ -51,7 +51,7 @@ const registriesDir = "certs.d"
 // StartRegistry starts an empty registry, with a program of daemonset/release. It ends with the
 // cluster.
 func (c *Cluster) StartRegistry(ctx context.Context, program string) error {
-	p, err := c.spawn("registry", program, "serve", "-listen", Registry)
+	p, err := c.Spawn("registry", program, "serve", "-listen", Registry)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func (c *Cluster) StartOutsideDNS(zones ...string) error {
 		return err
 	}
 	var err error
-	c.outside, err = c.spawn("outside", c.binaries["coredns"], "-conf", file)
+	c.outside, err = c.Spawn("outside", c.binaries["coredns"], "-conf", file)
 	return err
 }
 
