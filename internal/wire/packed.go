@@ -11,8 +11,8 @@ import (
 // ErrResponse is wrapped by the errors of responses that are refused.
 var ErrResponse = errors.New("broken response")
 
-// errTooCostly is the error of a message that exceeds its [readBudget].
-var errTooCostly = fmt.Errorf("%w: it has too many compression pointers", ErrResponse)
+// errTooCostly is the error of a message that exceeds a [readBudget].
+var errTooCostly = fmt.Errorf("%w: reading its names, aliases or rare records would take too long", ErrResponse)
 
 // Packed is a reply in the form in which it is cached: a checked message with ID 0, the
 // question in lower case, compressed names and no OPT record, followed by the offsets of its
@@ -174,8 +174,8 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	if err != nil {
 		return Response{}, err
 	}
-	if s.repack || s.compressed {
-		written, err := repack(msg)
+	if s.repack || s.rewrite && s.Records <= maxRepacked {
+		written, err := s.rewritten(msg, q)
 		if err == nil {
 			msg = written
 		} else if s.repack { // or else it is passed on as it is
@@ -193,6 +193,21 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	put16(s.Packed.data[2:], flags)
 	put16(s.Packed.data[10:], u16(msg[10:])-s.opts)
 	return s.Response, nil
+}
+
+// rewritten returns msg rewritten as repack does. If that would take too long or make it too
+// long, only its OPT records are removed.
+func (s *responseScan) rewritten(msg []byte, q *Query) (written []byte, err error) {
+	if err = errTooCostly; s.Records <= maxRepacked {
+		written, err = repack(msg)
+	}
+	if err == nil || !s.repack {
+		return written, err
+	}
+	if moved, ok := withoutOPT(msg, q); ok {
+		return moved, nil
+	}
+	return nil, err
 }
 
 // ErrorResponse returns a reply to q with rcode c and no records, such as a SERVFAIL
@@ -225,9 +240,13 @@ func pack(msg []byte, q *Query, ttls []uint16) Packed {
 type responseScan struct {
 	Response
 	checker
-	opts   uint16 // OPT records found
-	end    int    // after the last record that is packed
-	repack bool   // an OPT record before others, or a name that could be a pointer to the question
+	opts  uint16 // OPT records found
+	end   int    // after the last record that is packed
+	asked int    // answers of the qtype
+	// aliases are the CNAMEs of the answer section, and aliasesLeft what may be read of them.
+	aliases     []aliasRecord
+	aliasesLeft readBudget
+	repack      bool // an OPT record is before others
 }
 
 // scanResponse reads every record of msg once, with the budget left.
@@ -241,8 +260,10 @@ func scanResponse(msg []byte, q *Query, left readBudget) (responseScan, error) {
 		return s, fmt.Errorf("%w: it ends inside the question", ErrResponse)
 	}
 	s.end = off
-	s.left = left
+	s.left, s.aliasesLeft, s.objectsLeft = left, aliasBudget, objectBudget
 	s.MinTTL = 1<<32 - 1
+	records := int(u16(msg[6:])) + int(u16(msg[8:])) + int(u16(msg[10:]))
+	s.ttls = make([]uint16, 0, min(records, len(msg)/16)) // no record of an RRset has fewer bytes than an address
 	for section := range Section(3) {
 		for i := range u16(msg[6+2*int(section):]) {
 			rr, ok := readRecord(msg, off)
@@ -257,7 +278,7 @@ func scanResponse(msg []byte, q *Query, left readBudget) (responseScan, error) {
 		s.MinTTL = 0
 	}
 	s.followAliases(msg, q)
-	if s.left < 0 {
+	if s.left < 0 || s.aliasesLeft < 0 {
 		return s, errTooCostly
 	}
 	return s, nil
@@ -265,7 +286,7 @@ func scanResponse(msg []byte, q *Query, left readBudget) (responseScan, error) {
 
 // recordError returns the error of the section's record number i.
 func (s *responseScan) recordError(i uint16, section Section) error {
-	if s.left < 0 {
+	if s.left < 0 || s.objectsLeft < 0 {
 		return errTooCostly
 	}
 	return fmt.Errorf("%w: record %d of section %d is cut off or malformed", ErrResponse, i, section)
@@ -281,7 +302,8 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 		return
 	}
 	// Records after an OPT record can't just be moved: names point by offset.
-	s.repack = s.repack || s.opts > 0 || namesQuestion(msg, q, rr.Start)
+	s.repack = s.repack || s.opts > 0
+	s.rewrite = s.rewrite || namesQuestion(msg, q, rr.Start)
 	s.end = rr.End
 	s.Records++
 	ttl := rr.TTL
@@ -291,7 +313,7 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	s.MinTTL = min(s.MinTTL, ttl)
 	switch section {
 	case Answer:
-		s.Answers++
+		s.countAnswer(q, rr)
 	case Authority:
 		if rr.Type == TypeSOA && !s.SOA {
 			s.SOA = true
@@ -317,7 +339,7 @@ func namesQuestion(msg []byte, q *Query, off int) bool {
 // repack rewrites msg with compressed names, the question and equal names in lower case,
 // and without OPT records. It is for rare messages and unpacks them into objects.
 func repack(msg []byte) ([]byte, error) {
-	m, err := Unpack(msg)
+	m, err := unpackWithin(objectBudget, msg)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,6 @@
 package wire
 
-import (
-	"slices"
-
-	"github.com/miekg/dns"
-)
+import "github.com/miekg/dns"
 
 // Record describes the place of one resource record in a message, as offsets.
 type Record struct {
@@ -87,11 +83,8 @@ func (r *Reply) answers() records {
 
 // rdataNames describes the RDATA of the types in which a receiver expects compressed names (RFC 3597, 4): the
 // bytes before the names, the number of names, and the bytes after them. A tail of -1 means any
-// number of bytes. Only the types of RFC 1035 may be sent so.
-var rdataNames = map[uint16]struct {
-	head, names, tail int
-	rfc1035           bool
-}{
+// number of bytes. Only the types of RFC 1035 may be sent so. The index is the type.
+var rdataNames = [...]rdataShape{
 	TypeNS:    {0, 1, 0, true},
 	3:         {0, 1, 0, true}, // MD
 	4:         {0, 1, 0, true}, // MF
@@ -114,6 +107,20 @@ var rdataNames = map[uint16]struct {
 	39:        {0, 1, 0, false}, // DNAME
 }
 
+// rdataShape is an element of [rdataNames].
+type rdataShape struct {
+	head, names, tail int
+	rfc1035           bool
+}
+
+// shapeOf returns the element of [rdataNames] for t; ok is false if there is none.
+func shapeOf(t uint16) (shape rdataShape, ok bool) {
+	if int(t) < len(rdataNames) {
+		shape = rdataNames[t]
+	}
+	return shape, shape.names > 0
+}
+
 // addressLen returns the RDATA length of an address of type t, 0 for other types.
 func addressLen(t uint16) int {
 	switch t {
@@ -130,11 +137,19 @@ func addressLen(t uint16) int {
 type checker struct {
 	ttls []uint16   // offsets of the TTLs of the records so far
 	left readBudget // for the whole message; it is rejected if negative
-	// compressed says that RDATA has a compressed name that a sender must write out (RFC 2782, RFC 3597, 4).
-	compressed bool
+	// objectsLeft is the same for RDATA that miekg/dns reads.
+	objectsLeft readBudget
+	// rewrite says that the message had better be written again: RDATA has a compressed name that
+	// a sender must write out (RFC 2782, RFC 3597, 4), or a name could be a pointer to the question.
+	rewrite bool
+	// pointed has the names that pointers lead to, by offset. It is nil until walked, the labels
+	// and pointers read behind pointers, exceeds walkedUnknown.
+	pointed []pointed
+	walked  int
 	// lastOwner is the last owner that was a pointer, 0 if none was: the records of an
 	// RRset have one owner, and the same pointer leads to the same name.
-	lastOwner uint16
+	lastOwner  uint16
+	ownerSteps readBudget // that reading it takes
 	// masked is a copy of the message for miekg/dns, nil until it is needed. Its mutable
 	// bytes are overwritten up to the record ttls[unmasked].
 	masked   []byte
@@ -153,27 +168,21 @@ func (c *checker) record(msg []byte, section Section, r Record) bool {
 
 func (c *checker) owner(msg []byte, r Record) bool {
 	at := u16(msg[r.Start:])
-	if at == questionPointer || at == c.lastOwner {
+	if at == questionPointer {
 		return true
 	}
+	if at == c.lastOwner {
+		c.left -= c.ownerSteps / rewriteBudgets // a rewriter reads it again
+		return c.left >= 0
+	}
+	before := c.left
 	if n, _ := c.name(msg, r.Start, r.Data); n == 0 {
 		return false
 	}
 	if at >= 0xC000 {
-		c.lastOwner = at
+		c.lastOwner, c.ownerSteps = at, before-c.left
 	}
 	return true
-}
-
-// name returns the length of the name at off, written out, and the offset behind it. n is 0 unless it is a valid name that
-// ends at or before most and stays the same when TTLs and addresses change.
-func (c *checker) name(msg []byte, off, most int) (n, end int) {
-	var buf [MaxName]byte
-	n, end = unpackName(buf[:], msg, off, &c.left)
-	if n == 0 || end > most || c.left < 0 || !c.isStable(msg, off) {
-		return 0, 0
-	}
-	return n, end
 }
 
 // rdata reports whether the RDATA of r is valid for its type: the right size, and well-formed
@@ -183,7 +192,7 @@ func (c *checker) rdata(msg []byte, r Record) bool {
 	if n := addressLen(r.Type); n > 0 {
 		return r.End-r.Data == n
 	}
-	shape, ok := rdataNames[r.Type]
+	shape, ok := shapeOf(r.Type)
 	switch {
 	case r.Type == TypeTXT:
 		return stringsFill(msg[r.Data:r.End])
@@ -196,7 +205,7 @@ func (c *checker) rdata(msg []byte, r Record) bool {
 		if n == 0 {
 			return false
 		}
-		c.compressed = c.compressed || !shape.rfc1035 && n > end-off
+		c.rewrite = c.rewrite || !shape.rfc1035 && n > end-off
 		off = end
 	}
 	if shape.tail < 0 {
@@ -218,16 +227,17 @@ func stringsFill(data []byte) bool {
 }
 
 // unpacks reports whether miekg/dns can read r's RDATA, independent of the mutable bytes of the
-// message.
+// message. It is not asked about [isPlainData].
 func (c *checker) unpacks(msg []byte, r Record) bool {
-	if _, known := dns.TypeToRR[r.Type]; !known {
+	if _, known := dns.TypeToRR[r.Type]; !known || isPlainData(r.Type, msg[r.Data:r.End]) {
 		return true
 	}
 	at, n := namesIn(msg, r)
-	if c.left.spendNames(msg[:r.End], at, n); c.left < 0 {
+	c.objectsLeft -= readBudget(objectRecord + r.End - r.Data)
+	if c.objectsLeft.spendNames(msg[:r.End], at, n); c.objectsLeft < 0 {
 		return false
 	}
-	c.compressed = c.compressed || hasPointer(msg[:r.End], at, n)
+	c.rewrite = c.rewrite || hasPointer(msg[:r.End], at, n)
 	if c.masked == nil {
 		c.masked = append([]byte(nil), msg...)
 		mask(c.masked[:HeaderLen]) // the header is mutable, too: a name there would change with the ID
@@ -262,67 +272,4 @@ func mask(b []byte) {
 	for i := range b {
 		b[i] = 0x80
 	}
-}
-
-// mutableRanges returns the ranges of a record that differ between two replies: its TTL, at
-// ttl, and the bytes from..to if they are an address that [Reply.Shuffle] moves.
-func mutableRanges(msg []byte, ttl int) (at, from, to int) {
-	from = ttl + 6
-	return ttl, from, from + addressLen(u16(msg[ttl-4:]))
-}
-
-// isStable reports whether the name at off, which unpackName has read, stays the same when TTLs
-// and addresses change. A pointer may lead into those, although no known encoder writes one.
-func (c *checker) isStable(msg []byte, off int) bool {
-	// behind is ttlsBefore(off), or -1 as long as no pointer was followed: then the
-	// bytes belong to the record itself.
-	for behind := -1; ; {
-		n := int(msg[off])
-		pointer := n&0xC0 == 0xC0
-		if behind >= 0 {
-			behind = c.ttlsBeforeFrom(behind, off)
-			if c.isMutable(msg, off, behind) || pointer && c.isMutable(msg, off+1, c.ttlsBeforeFrom(behind, off+1)) {
-				return false
-			}
-		}
-		switch {
-		case n == 0:
-			return true
-		case pointer:
-			off = int(u16(msg[off:]) & 0x3FFF)
-			behind = c.ttlsBefore(off)
-		default:
-			off += 1 + n
-		}
-	}
-}
-
-// ttlsBefore returns the number of TTLs that begin at or before off.
-func (c *checker) ttlsBefore(off int) int {
-	if len(c.ttls) == 0 || off < int(c.ttls[0]) {
-		return 0 // the question or the first owner: most pointers lead there
-	}
-	i, found := slices.BinarySearch(c.ttls, uint16(off))
-	if found {
-		i++
-	}
-	return i
-}
-
-// ttlsBeforeFrom is ttlsBefore for an off at or after the one for which behind is the result.
-func (c *checker) ttlsBeforeFrom(behind, off int) int {
-	for behind < len(c.ttls) && int(c.ttls[behind]) <= off {
-		behind++
-	}
-	return behind
-}
-
-// isMutable reports whether the byte at off belongs to a TTL or to an address that may change.
-// behind is ttlsBefore(off).
-func (c *checker) isMutable(msg []byte, off, behind int) bool {
-	if behind == 0 {
-		return false
-	}
-	ttl, from, to := mutableRanges(msg, int(c.ttls[behind-1]))
-	return off < ttl+4 || from <= off && off < to
 }

@@ -11,11 +11,7 @@ import "github.com/miekg/dns"
 // the reach of a pointer. It allocates only to grow r's buffer.
 func (r *Reply) CopyAsAlias(other *Reply) bool {
 	r.Reset()
-	m := relocator{from: other.b, to: r, question: other.q.questionEnd()}
-	m.anchor = m.question
-	for at := HeaderLen; at < m.question-4; at += 1 + int(m.from[at]) {
-		m.labels[at/64] |= 1 << (at % 64)
-	}
+	m := newRelocator(other.b, r, other.q.questionEnd())
 	if other.count[Answer] > 0 {
 		first, ok := readRecord(other.b, m.question)
 		if !ok {
@@ -58,6 +54,34 @@ type relocator struct {
 	labels [(maxPointed + 1) / 64]uint64
 }
 
+// newRelocator returns a relocator that has moved nothing.
+func newRelocator(from []byte, to *Reply, question int) relocator {
+	m := relocator{from: from, to: to, question: question, anchor: question}
+	for at := HeaderLen; at < m.question-4; at += 1 + int(m.from[at]) {
+		m.labels[at/64] |= 1 << (at % 64)
+	}
+	return m
+}
+
+// withoutOPT returns a copy of msg, a reply to q, without its OPT records. ok is false if a record
+// cannot be moved, as for [Reply.CopyAsAlias].
+func withoutOPT(msg []byte, q *Query) (moved []byte, ok bool) {
+	end := q.questionEnd()
+	r := Reply{b: append(make([]byte, 0, len(msg)), msg[:end]...)}
+	m := newRelocator(msg, &r, end)
+	m.anchor, m.placed = HeaderLen, HeaderLen
+	ok = m.markShift(end)
+	for it := recordsOf(msg, end); ok && it.next(); {
+		if it.Type != TypeOPT {
+			ok = m.copyRecord(it.Record)
+			continue
+		}
+		ok = m.markShift(it.End)
+		put16(r.b[10:], u16(r.b[10:])-1)
+	}
+	return r.b, ok
+}
+
 // markShift records that the byte of from at off is copied to the present end of the other
 // message.
 func (m *relocator) markShift(off int) bool {
@@ -96,20 +120,26 @@ func (m *relocator) copyRecord(rr Record) bool {
 	return true
 }
 
+// isMovable reports whether data, RDATA of type t, is independent of its place in a message. It is
+// not for the types in rdataNames.
+func isMovable(t uint16, data []byte) bool {
+	_, known := dns.TypeToRR[t]
+	return addressLen(t) > 0 || t == TypeTXT || !known || isPlainData(t, data)
+}
+
 func (m *relocator) copyBytes(from, to int) { m.to.b = append(m.to.b, m.from[from:to]...) }
 
 // copyRdata copies the RDATA of r. RDATA without names, and RDATA of unknown types, which is
 // never compressed (RFC 3597, 4), is copied unchanged.
 func (m *relocator) copyRdata(r Record) bool {
-	shape, named := rdataNames[r.Type]
-	if !named {
-		_, known := dns.TypeToRR[r.Type]
+	shape, named := shapeOf(r.Type)
+	if data := m.from[r.Data:r.End]; !named && !isPlainData(r.Type, data) {
 		m.copyBytes(r.Data, r.End)
-		return addressLen(r.Type) > 0 || !known || r.Type == TypeTXT
+		return isMovable(r.Type, data)
 	}
-	off := r.Data + shape.head
+	off, names := namesIn(m.from, r) // later names may point to them
 	m.copyBytes(r.Data, off)
-	for range shape.names {
+	for range names {
 		end, ok := m.copyName(off)
 		if !ok {
 			return false
@@ -117,7 +147,7 @@ func (m *relocator) copyRdata(r Record) bool {
 		off = end
 	}
 	m.copyBytes(off, r.End)
-	return shape.tail >= 0
+	return !named || shape.tail >= 0
 }
 
 // copyName copies the name at off, and returns the offset after it.

@@ -70,7 +70,8 @@ func TestCopyAsAlias(t *testing.T) {
 		{"no data of the name itself", dns.TypeAAAA, nil, []string{"www.example.org. SOA example.org. org. 1 2 3 4 5", "www.example.org. NS www.example.org."}, nil, false, nil},
 		{"no data of the root", dns.TypeAAAA, nil, []string{". SOA . . 1 2 3 4 5"}, nil, false, nil},
 		{"nothing at all", dns.TypeAAAA, nil, nil, nil, false, nil},
-		{"names that only the type tells", dns.TypeRRSIG, []string{"www.example.org. RRSIG A 8 3 60 20300101000000 20200101000000 1 example.org. AAAA"}, nil, nil, true, nil},
+		{"a signature", dns.TypeRRSIG, []string{"www.example.org. RRSIG A 8 3 60 20300101000000 20200101000000 1 example.org. AAAA"}, nil, nil, false, nil},
+		{"names that only the type tells", dns.TypeNAPTR, []string{`www.example.org. NAPTR 1 2 "u" "x" "" example.org.`}, nil, nil, true, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -190,14 +191,14 @@ func FuzzPathsCopyAsAlias(f *testing.F) {
 	})
 }
 
-// movable reports whether all records of m are of types whose names, if they have any,
-// may be compressed and so are known.
+// movable reports whether all records of m are of types whose names are known, or not compressed.
 func movable(m *dns.Msg) bool {
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range section {
 			switch rr.(type) {
 			case *dns.A, *dns.AAAA, *dns.TXT, *dns.RFC3597, *dns.OPT, *dns.CNAME, *dns.NS, *dns.PTR, *dns.SOA, *dns.MX, *dns.SRV, *dns.RP,
-				*dns.AFSDB, *dns.RT, *dns.KX, *dns.PX, *dns.MINFO, *dns.DNAME, *dns.MB, *dns.MG, *dns.MR:
+				*dns.AFSDB, *dns.RT, *dns.KX, *dns.PX, *dns.MINFO, *dns.DNAME, *dns.MB, *dns.MG, *dns.MR,
+				*dns.DS, *dns.DNSKEY, *dns.RRSIG, *dns.NSEC, *dns.CDS, *dns.CDNSKEY, *dns.TLSA, *dns.SVCB, *dns.HTTPS:
 			default:
 				return false
 			}

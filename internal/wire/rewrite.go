@@ -138,9 +138,12 @@ type rewriter struct {
 	plain bool // names in from are not compressed, and those in RDATA stay
 }
 
-// rewriteBudget returns the budget for reading from. It is larger than that for a message from
-// an upstream: there the owner of an RRset counts once, here it is read for each record.
-func rewriteBudget(from []byte) readBudget { return 4 * newReadBudget(len(from)) }
+// rewriteBudgets is how much larger the budget of a rewriter is than that for a message from an
+// upstream. The owner of an RRset is read for each record.
+const rewriteBudgets = 4
+
+// rewriteBudget returns the budget for reading from.
+func rewriteBudget(from []byte) readBudget { return rewriteBudgets * newReadBudget(len(from)) }
 
 // record writes rr as changed by the editor.
 func (w *rewriter) record(section Section, rr Record) bool {
@@ -227,7 +230,7 @@ func EqualNames(a, b []byte) bool {
 
 // rdata writes the RDATA of rr.
 func (w *rewriter) rdata(rr Record) bool {
-	shape, named := rdataNames[rr.Type]
+	shape, named := shapeOf(rr.Type)
 	if !named {
 		return w.copyRdata(rr)
 	}
@@ -280,8 +283,7 @@ func compressible(t uint16) bool {
 // copyRdata writes RDATA without names, or of a type that has no entry in rdataNames. miekg/dns
 // decompresses the latter, because pointers would lead to the wrong place.
 func (w *rewriter) copyRdata(rr Record) bool {
-	_, object := dns.TypeToRR[rr.Type]
-	if addressLen(rr.Type) > 0 || !object || rr.Type == TypeTXT || w.plain || rr.Data == rr.End {
+	if isMovable(rr.Type, w.from[rr.Data:rr.End]) || w.plain || rr.Data == rr.End {
 		w.to.b = append(w.to.b, w.from[rr.Data:rr.End]...)
 		return true
 	}
