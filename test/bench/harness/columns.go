@@ -42,6 +42,9 @@ func (r *Report) columns(w Workload) []Column {
 	case FixedRate:
 		return append(price, latency...)
 	case CacheMisses:
+		if w.Rate > 0 {
+			return append(price, latency...)
+		}
 		return append(price, rate, s.Share("failed", func(s Sample) float64 { return s.Failed() }), rss)
 	case MissFlood:
 		return slices.Concat(price, latency, []Column{

@@ -235,7 +235,11 @@ func (b *Run) runWorkload(ctx context.Context, r *RunningServer, w Workload) (Sa
 	case SaturateUDP, SaturateTCP:
 		s.LoadResult, err = b.LoadOf(r, w, b.Length).Run(ctx, b.LoadCores)
 	case CacheMisses:
-		s, err = b.runStreams(ctx, r, w, b.missStream(load.Stream{Window: window}))
+		misses := load.Stream{Rate: w.Rate}
+		if w.Rate == 0 {
+			misses.Window = window
+		}
+		s, err = b.runStreams(ctx, r, w, b.missStream(misses))
 	default:
 		s, err = b.runFixedRate(ctx, r, w)
 	}

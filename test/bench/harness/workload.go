@@ -140,7 +140,7 @@ const (
 	SaturateUDP loadTool = iota // dnsperf over UDP, as fast as it goes
 	SaturateTCP                 // dnsperf over TCP connections that stay, as fast as it goes
 	FixedRate                   // package load, at a rate
-	CacheMisses                 // package load, new names of the late upstream, as fast as it goes
+	CacheMisses                 // package load, new names of the late upstream, at a rate or as fast as it goes
 	MissFlood                   // package load, at a rate, beside a flood of such names
 	FromPod                     // ask/ask.c, in a pod
 )
@@ -191,6 +191,8 @@ var (
 			What: "A hundred long-lived connections. Each waits for its answer before it sends the next query."},
 		{Name: "misses", Tool: CacheMisses,
 			What: "Every name is new, and the upstream takes 2 ms; at saturation."},
+		{Name: "misses, 2,000 qps", Tool: CacheMisses, Rate: 2000,
+			What: "One new name per 500 µs: a busy node whose names are rarely in the cache."},
 		{Name: "before the flood", Tool: FixedRate, Rate: 1000,
 			What: "A hundred cached names, 1,000 queries a second. The next table is compared with this one."},
 		{Name: "in the flood", Tool: MissFlood, Rate: 1000,

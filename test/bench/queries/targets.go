@@ -63,10 +63,13 @@ func (r *Report) mainTargets() []harness.Target {
 			list = append(list, harness.Target{What: fmt.Sprintf("CPU per query, %s, relative to %s", w.LoadShape.Name, to), Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, to, w)})
 		}
 	}
-	misses := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.CacheMisses })
+	misses := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.CacheMisses && w.Rate == 0 })
+	rareMisses := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.CacheMisses && w.Rate > 0 })
 	floods := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.MissFlood })
 	list = append(list,
 		harness.Target{What: "CPU per query, misses at saturation, relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", misses...)},
+		harness.Target{What: "CPU per query, misses at 2,000 qps, relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", rareMisses...)},
+		harness.Target{What: "CPU per query, misses at 2,000 qps, relative to dnsdist", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "dnsdist", rareMisses...)},
 		harness.Target{What: "CPU per query in the flood, relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", floods...)},
 		harness.Target{What: "most memory in the flood, relative to before", Limit: maxGrowth, Of: r.ownValues(harness.Sample.Growth, floods...)},
 		harness.Target{What: "p99 of hits in the flood, relative to before", Limit: maxFloodSlowdown, Of: []harness.TargetValue{
