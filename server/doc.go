@@ -8,8 +8,9 @@
 // cache can answer is written to the reader's reply buffers and sent before the next read,
 // without an allocation and without waking another thread. A query that has to wait is copied. If
 // it only has to be forwarded, the reader sends the upstream's query after the replies of its
-// batch, and the goroutine that reads the upstream's reply answers it (pending_query.go). A
-// goroutine of the worker pool takes over where more is to be done. [Limits.Waiting] limits
+// batch, and answers it when the upstream's reply comes (pending_query.go): while it waits for packets it
+// reads the upstream's UDP sockets, too (package pollset). Over other transports the goroutine that reads the reply
+// answers the client. A goroutine of the worker pool takes over where more is to be done. [Limits.Waiting] limits
 // how many queries wait. When all places are taken, the client that holds most loses the
 // place of its query that has waited longest (package share). That query is answered at
 // once, with an expired answer or SERVFAIL, and counted. Hits are answered as before.
@@ -22,7 +23,7 @@
 // A [pendingQuery] takes a turn before it is started (worker_turns.go), so that a flood leaves no thousands of
 // goroutines that can run. It belongs to one of these at a time:
 //
-//	reader ──▶ hasTurn ──▶ started: parked at the upstream ──▶ replied by the goroutine that reads the upstream's reply
+//	reader ──▶ hasTurn ──▶ started: parked at the upstream ──▶ replied by who reads the upstream's reply
 //	   │                      │ late, truncated or failed, or the place is lost
 //	   └─────▶ queued ──▶ a worker: runs the path again, or waits for the upstream ──▶ replied
 //

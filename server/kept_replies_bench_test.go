@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -37,6 +38,7 @@ func (noSocket) Close()                                 {}
 func (noSocket) Suspend()                               {}
 func (noSocket) Resume()                                {}
 func (noSocket) Duplicate() (*os.File, error)           { return nil, os.ErrClosed }
+func (noSocket) Upstreams() *pollset.Set                { return nil }
 
 // newEpochTables returns the tables of a view and of caches.
 func newEpochTables() (cluster, cached *epoch.Table) {

@@ -137,7 +137,7 @@ func (w *pendingQuery) Sent() {
 // discard releases w's place and makes w available for another query.
 func (w *pendingQuery) discard() {
 	s := w.server
-	w.server, w.rt, w.socket, w.reply = nil, nil, nil, nil // do not keep them alive in the pool
+	w.server, w.rt, w.socket, w.reply, w.parked.ReadBy = nil, nil, nil, nil, nil // do not keep them alive in the pool
 	s.waiting.Release(&w.place)
 	pendingQueries.Put(w)
 	s.running.Done()

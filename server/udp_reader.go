@@ -58,6 +58,10 @@ func (u *udpReader) run() {
 	b, r := u.batch, &u.request
 	for u.socket.ReadBatch(b) {
 		u.progress.tick()
+		if b.N == 0 {
+			u.yield(b.Fired)
+			continue
+		}
 		cfg := u.l.config.Load()
 		r.Arrival = clock.Now()
 		u.delays.Sample(u.socket, b.N, r.Arrival)
@@ -73,13 +77,19 @@ func (u *udpReader) run() {
 		u.reused.end(cfg.Routes, r.Arrival)
 		u.socket.WriteBatch(b)
 		u.progress.tick()
-		if u.startQueries() && u.s.waiting.InUse() <= yieldThreshold {
-			// The workers are queued on this goroutine's P, which it would take along into the kernel. Another thread would steal
-			// them, but only after a while.
-			runtime.Gosched()
-		}
+		u.yield(u.startQueries())
 	}
 	u.reused.close()
+}
+
+// yield lets workers run that this goroutine has started, or that wait for a reply which it has read. They are queued on its P, which
+// it would take along into the kernel; another thread would steal them, but only after a while. A query that is not expected
+// among the upstreams' replies is with a worker.
+func (u *udpReader) yield(started bool) {
+	n := u.s.waiting.InUse()
+	if started && n <= yieldThreshold || u.batch.Replied && n > u.socket.Upstreams().Expected() {
+		runtime.Gosched()
+	}
 }
 
 // answerShares answers the packets of each client up to its share, and drops the others.
@@ -174,6 +184,7 @@ func (u *udpReader) startQueries() (workers bool) {
 		if next := s.turns.release(w.Place); next != nil {
 			u.starting = append(u.starting, next)
 		}
+		w.parked.ReadBy = u.socket.Upstreams()
 		if !w.startForward() {
 			w.startWorker()
 			workers = true

@@ -97,7 +97,10 @@ func (x *exchange) send(q *query, now time.Time) {
 
 // dispatch hands q, which may be sent, to its transport.
 func (x *exchange) dispatch(q *query, now time.Time) {
-	q.phase, q.local = inTransport, netip.AddrPort{}
+	q.phase, q.local, q.readBy = inTransport, netip.AddrPort{}, nil
+	if q.overUDP() {
+		q.readBy = x.readBy
+	}
 	a := &q.attempt
 	s := a.server
 	a.via, a.rtt = s.transportFor(q.tcp)

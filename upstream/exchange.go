@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -31,6 +32,7 @@ type exchange struct {
 	tap      Tap                    // see From
 	asked    *atomic.Pointer[Asked] // see From
 	waiter   *Waiter                // nil: a goroutine waits from the beginning
+	readBy   *pollset.Set           // of [Waiter], during [Pool.Start]
 	tcp      bool                   // ask over TCP
 	deadline time.Time
 
@@ -58,7 +60,8 @@ type exchange struct {
 	timerAt   time.Time
 	ring      func()    // signals wakeup
 	begun     time.Time // when the first server was asked
-	parkedAt  int       // one more than its index in parkedExchanges; 0: it is not there
+	parked    *parkedExchanges
+	parkedAt  int       // one more than its index in parked; 0: it is not there
 	nextCheck time.Time // when a check is due; zero: never
 	// timerWasLate says that the timer has fired late once.
 	timerWasLate bool

@@ -27,12 +27,10 @@ const maxQuotedQuery = headerLen + 255 + 4 + optLen
 
 // enableErrorQueue makes the kernel queue ICMP errors for a socket. If that fails, every
 // error is a soft error.
-func enableErrorQueue(socket syscall.RawConn) {
-	_ = socket.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1) != nil {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
-		}
-	})
+func enableErrorQueue(fd uintptr) {
+	if unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1) != nil {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+	}
 }
 
 // isRecoverable reports whether err, from a connected UDP socket, may stem from an ICMP
@@ -95,14 +93,19 @@ func isHardError(errno syscall.Errno, origin, code uint8) bool {
 	return false
 }
 
-// handleErrorQueue processes the error queue of s, whose descriptor is fd, after a
-// recoverable error.
-func (t *udpTransport) handleErrorQueue(s *udpSocket, fd uintptr) {
+// handleErrorQueue processes the error queue of s after a recoverable error.
+func (t *udpTransport) handleErrorQueue(s *udpSocket) {
 	var buf [maxQuotedQuery]byte
+	var e icmpError
+	ok, queued := true, false
+	next := func(fd uintptr) { e, ok = readErrorQueue(fd, &buf) }
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	queued := false
-	for e, ok := readErrorQueue(fd, &buf); ok; e, ok = readErrorQueue(fd, &buf) {
+	for {
+		ok = false
+		if s.control(next); !ok {
+			break
+		}
 		queued = true
 		t.handleICMPError(s, e)
 	}

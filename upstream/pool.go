@@ -24,7 +24,7 @@
 //
 // Messages stay in wire format throughout: internal/wire builds the query, checks the reply
 // and packs it. Each Pool has one goroutine that closes idle connections, and each UDP
-// socket one that reads. A query over UDP, TCP or TLS starts no goroutine, and with [Pool.Start]
+// socket one that reads, unless the caller of [Pool.Start] does. A query over UDP, TCP or TLS starts no goroutine, and with [Pool.Start]
 // none waits for a reply that is in time: a [Waiter] goes on when it has arrived.
 //
 // This is one package because a [query] passes between an exchange, a budget and a transport without an allocation, and each
@@ -44,6 +44,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -137,6 +138,8 @@ type Pool struct {
 	limiter     limiter
 	exchanges   sync.Pool
 	parked      parkedExchanges
+	parkedMu    sync.Mutex
+	parkedBy    map[*pollset.Set]*parkedExchanges
 	overUDP     bool // for clients that have used UDP
 	hedgeBudget *hedgeBudgets
 
@@ -167,7 +170,7 @@ func New(cfg *config.Forward, opts Options) *Pool {
 	opts.setDefaults()
 	shared := &base{cfg: cfg, opts: opts, created: time.Now(), seed: [2]uint64{rand.Uint64(), rand.Uint64()}}
 	shared.stop, shared.cancel = context.WithCancel(context.Background())
-	p := &Pool{base: shared, hedgeBudget: newHedgeBudgets(), order: serverOrder{policy: cfg.Policy}}
+	p := &Pool{base: shared, hedgeBudget: newHedgeBudgets(), order: serverOrder{policy: cfg.Policy}, parkedBy: make(map[*pollset.Set]*parkedExchanges)}
 	p.members.base = shared
 	p.healthMonitor.base, p.healthMonitor.members = shared, &p.members
 	p.limiter = limiter{limit: cfg.MaxConcurrent, slots: share.NewSlots[chan<- struct{}](cfg.MaxConcurrent), idle: make(chan struct{})}
@@ -430,7 +433,7 @@ func (p *Pool) Close() error {
 		p.members.close(s)
 	}
 	<-idle
-	p.parked.stop()
+	p.stopParked()
 	p.tasks.Wait()
 	return nil
 }

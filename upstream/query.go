@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -61,6 +62,7 @@ type query struct {
 	done         chan *query
 	exchange     *exchange      // that q is part of; nil for others
 	parking      *Waiter        // of the exchange; nil for none
+	readBy       *pollset.Set   // the goroutine that starts the query reads its reply if it comes over UDP; nil: another one does
 	local        netip.AddrPort // of the socket that it was sent on, where that is known
 	socket       *udpSocket     // the UDP socket it is in flight on; guarded by the lock of udpTransport
 	streamFlight                // the same for TCP and TLS
@@ -96,7 +98,7 @@ func newQuery() *query {
 
 // reset drops references and a buffer that is too large to keep.
 func (q *query) reset() {
-	q.request, q.client, q.clientAddr, q.parking = nil, share.NoClient, netip.Addr{}, nil
+	q.request, q.client, q.clientAddr, q.parking, q.readBy = nil, share.NoClient, netip.Addr{}, nil, nil
 	q.phase = phaseNone
 	q.attempt = attempt{}
 	if len(q.reply) > maxKeptBuffer {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/pollset"
 )
 
 const (
@@ -46,7 +48,9 @@ type udpOptions struct {
 // and ICMP errors (icmp.go describes how they are handled).
 //
 // Each query uses a random open socket. If that one is busy and fewer than
-// [udpOptions].maxOpen are open, a new one is opened. Each socket has one goroutine, which
+// [udpOptions].maxOpen are open, a new one is opened. The sockets of a query that the reader of
+// a listening socket sends are in that reader's set, with a limit of their own, and it reads
+// them while replies are expected ([Waiter.ReadBy], udp_shared.go). Any other socket has one goroutine, which
 // reads from it and finally closes it. It waits in the netpoller for a datagram or the
 // earliest deadline. A reply is matched by ID and question, and copied into its query.
 //
@@ -56,7 +60,8 @@ type udpOptions struct {
 // of sharing sockets is that ports live longer: an attacker who has discovered one, for
 // example by the rate of ICMP messages, only has to guess the ID of the next query there.
 // Therefore sockets are retired after maxQueriesPerSocket queries, after expire, and after
-// maxUnexpected wrong guesses; and the socket of each query is chosen at random.
+// maxUnexpected wrong guesses, which on an idle socket of a set are counted when it is used again; and
+// the socket of each query is chosen at random.
 type udpTransport struct {
 	local, remote *net.UDPAddr // local may be nil
 	udpOptions
@@ -65,10 +70,13 @@ type udpTransport struct {
 	unexpected *atomic.Uint64
 
 	mu       sync.Mutex
-	open     []*udpSocket            // take new queries
-	live     map[*udpSocket]struct{} // not closed yet
-	inFlight int                     // queries
+	open     map[*pollset.Set][]*udpSocket // take new queries, for each set and, with the key nil, outside of sets
+	live     map[*udpSocket]struct{}       // not closed yet
+	inFlight int                           // queries
 	closed   bool
+	// timer wakes up expireShared at timerAt; zero: never.
+	timer   *time.Timer
+	timerAt time.Time
 
 	hits, misses atomic.Uint64
 }
@@ -88,12 +96,16 @@ func newUDPTransport(to netip.AddrPort, bounds udpOptions, strays *atomic.Uint64
 		udpOptions: bounds,
 		batches:    sync.Pool{New: func() any { return newBatch() }},
 		unexpected: strays,
+		open:       make(map[*pollset.Set][]*udpSocket),
 		live:       make(map[*udpSocket]struct{}),
 	}
 }
 
 // start is [transport.start].
 func (t *udpTransport) start(q *query) {
+	if q.readBy != nil && q.readBy.Full() {
+		q.readBy = nil
+	}
 	s, err := t.assign(q)
 	if s == nil && err == nil {
 		s, err = t.dial(q)
@@ -102,7 +114,7 @@ func (t *udpTransport) start(q *query) {
 		q.complete(err)
 		return
 	}
-	if err := q.sendFrom(s.raw); err != nil {
+	if err := s.send(q); err != nil {
 		t.retrySend(s, q, err)
 	}
 }
@@ -110,8 +122,8 @@ func (t *udpTransport) start(q *query) {
 // retrySend sends q again after sending on s failed with err.
 func (t *udpTransport) retrySend(s *udpSocket, q *query, err error) {
 	for tries := 0; tries < maxSendRetries && err != nil && isRecoverable(err); tries++ {
-		_ = s.raw.Control(func(fd uintptr) { t.handleErrorQueue(s, fd) })
-		err = q.sendFrom(s.raw)
+		t.handleErrorQueue(s)
+		err = s.send(q)
 	}
 	if err != nil {
 		t.failUnsent(s, q, err)
@@ -132,11 +144,12 @@ func (t *udpTransport) assign(q *query) (*udpSocket, error) {
 	if t.inFlight >= t.maxInFlight {
 		return nil, ErrBusy
 	}
-	n := len(t.open)
+	open := t.open[q.readBy]
+	n := len(open)
 	if n == 0 {
 		return nil, nil
 	}
-	s := t.open[draw%n]
+	s := open[draw%n]
 	if s.inFlight > 0 && n < t.udpOptions.maxOpen {
 		return nil, nil
 	}
@@ -153,6 +166,9 @@ func (t *udpTransport) assign(q *query) (*udpSocket, error) {
 // socket stays open for other queries if there are fewer than maxOpen by then.
 func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 	t.misses.Add(1)
+	if q.readBy != nil {
+		return t.dialShared(q)
+	}
 	conn, err := net.DialUDP("udp", t.local, t.remote)
 	if err != nil {
 		return nil, err
@@ -162,28 +178,37 @@ func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 		s.conn.Close()
 		return nil, err
 	}
-	enableErrorQueue(s.raw)
+	_ = s.raw.Control(enableErrorQueue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		s.conn.Close()
 		return nil, ErrClosed
 	}
+	t.keep(s, q)
+	t.readers.Go(func() { t.readLoop(s) })
+	return s, nil
+}
+
+// keep adds s, on which q is the first query, to the sockets; t is locked.
+func (t *udpTransport) keep(s *udpSocket, q *query) {
 	t.live[s] = struct{}{}
-	if len(t.open) < t.udpOptions.maxOpen {
-		t.open = append(t.open, s)
+	if len(t.open[q.readBy]) < t.udpOptions.maxOpen {
+		t.open[q.readBy] = append(t.open[q.readBy], s)
 	} else {
 		s.retired = true
 	}
 	t.addQuery(s, q)
-	t.readers.Go(func() { t.readLoop(s) })
-	return s, nil
 }
 
 // addQuery adds q to s; t is locked.
 func (t *udpTransport) addQuery(s *udpSocket, q *query) {
 	s.add(q)
-	s.wakeBy(q.deadline)
+	if s.sharedSocket != nil {
+		t.wakeShared(q.deadline)
+	} else {
+		s.wakeBy(q.deadline)
+	}
 	if s.sent == maxQueriesPerSocket {
 		t.retire(s)
 	}
@@ -192,10 +217,24 @@ func (t *udpTransport) addQuery(s *udpSocket, q *query) {
 // retire makes s take no more queries; t is locked.
 func (t *udpTransport) retire(s *udpSocket) {
 	s.retired = true
-	if i := slices.Index(t.open, s); i >= 0 {
-		t.open = slices.Delete(t.open, i, i+1)
+	set := s.readBy()
+	if i := slices.Index(t.open[set], s); i >= 0 {
+		t.open[set] = slices.Delete(t.open[set], i, i+1)
 	}
-	if s.finished() {
+	if len(t.open[set]) == 0 {
+		delete(t.open, set)
+	}
+	t.closeFinished(s)
+}
+
+// closeFinished closes s if it is finished, or makes its reader do so; t is locked.
+func (t *udpTransport) closeFinished(s *udpSocket) {
+	switch {
+	case !s.finished():
+	case s.sharedSocket != nil:
+		delete(t.live, s)
+		s.close()
+	default:
 		s.wakeBy(immediately)
 	}
 }
@@ -229,9 +268,7 @@ func (t *udpTransport) cancel(q *query) bool {
 		return false
 	}
 	s.orphan(slices.Index(s.queries[:s.inFlight], q))
-	if s.finished() {
-		s.wakeBy(immediately)
-	}
+	t.closeFinished(s)
 	return true
 }
 
@@ -256,9 +293,15 @@ func (t *udpTransport) readAvailable(s *udpSocket, fd uintptr) bool {
 	defer t.batches.Put(b)
 	for {
 		n, err := b.read(fd)
-		over := n > 0 && t.deliver(s, b, n)
+		over := false
+		if n > 0 {
+			var flush func()
+			if over, flush = t.deliver(s, b, n); flush != nil {
+				flush()
+			}
+		}
 		if err != nil && isRecoverable(err) {
-			t.handleErrorQueue(s, fd)
+			t.handleErrorQueue(s)
 			continue
 		}
 		s.readErr = err
@@ -272,8 +315,8 @@ func (t *udpTransport) readAvailable(s *udpSocket, fd uintptr) bool {
 }
 
 // deliver completes the queries that the first n datagrams of b answer, and reports whether
-// s is finished.
-func (t *udpTransport) deliver(s *udpSocket, b *batch, n int) (over bool) {
+// s is finished. The caller calls flush unless it is nil.
+func (t *udpTransport) deliver(s *udpSocket, b *batch, n int) (over bool, flush func()) {
 	s.replied = b.replied[:0]
 	t.mu.Lock()
 	for i := range n {
@@ -282,10 +325,11 @@ func (t *udpTransport) deliver(s *udpSocket, b *batch, n int) (over bool) {
 		}
 		t.countUnexpected(s)
 	}
-	over = s.finished()
+	if over = s.finished(); over && s.sharedSocket != nil {
+		t.closeFinished(s)
+	}
 	t.mu.Unlock()
-	s.replied.finish()
-	return over
+	return over, s.replied.finish()
 }
 
 // expireQueries completes the queries whose deadline has passed, or all if the socket has
@@ -309,9 +353,11 @@ func (t *udpTransport) expireQueries(s *udpSocket) (over bool) {
 func (t *udpTransport) closeIdle(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := len(t.open) - 1; i >= 0; i-- {
-		if s := t.open[i]; now.Sub(s.openedAt) >= t.expire {
-			t.retire(s)
+	for _, open := range t.open {
+		for _, s := range slices.Clone(open) {
+			if now.Sub(s.openedAt) >= t.expire {
+				t.retire(s)
+			}
 		}
 	}
 }
@@ -323,6 +369,9 @@ func (t *udpTransport) close() {
 	for s := range t.live {
 		s.failAll(ErrClosed)
 		t.retire(s)
+	}
+	if t.timer != nil {
+		t.timer.Stop()
 	}
 	t.mu.Unlock()
 	t.readers.Wait()

@@ -13,14 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/mmsg"
+	"github.com/nodens-dns/nodens/internal/pollset"
 )
 
-// udpSocket is a connected socket and the queries in flight on it. The first fields are
-// used by the reader only; the others are guarded by the lock of its [udpTransport].
+// udpSocket is a connected socket and the queries in flight on it. It has a goroutine that reads from it, or is in a set that one
+// reads. The first fields are used by the reader only; the others are guarded by the lock of its [udpTransport].
 type udpSocket struct {
-	conn  net.Conn
-	raw   syscall.RawConn
-	local netip.AddrPort
+	conn          net.Conn        // nil in a set
+	raw           syscall.RawConn // nil in a set
+	local         netip.AddrPort
+	*sharedSocket // nil outside of a set
 	// readErr is why the socket is unusable.
 	readErr error
 	// replied are queries with a reply for which no goroutine waits, until the reader goes on with their exchanges.
@@ -63,6 +65,9 @@ func (s *udpSocket) add(q *query) {
 	s.ids[s.inFlight], s.queries[s.inFlight] = q.sentID(), q
 	q.socket, q.local = s, s.local
 	s.inFlight++
+	if s.sharedSocket != nil {
+		s.expect(s, 1)
+	}
 	*s.total++
 	s.sent++
 }
@@ -72,6 +77,9 @@ func (s *udpSocket) remove(i int) {
 	*s.total--
 	s.queries[i].socket = nil
 	s.inFlight--
+	if s.sharedSocket != nil {
+		s.expect(s, -1)
+	}
 	last := s.inFlight
 	s.ids[i], s.queries[i] = s.ids[last], s.queries[last]
 	s.queries[last] = nil
@@ -158,6 +166,33 @@ func (s *udpSocket) wakeBy(at time.Time) {
 		s.wakeAt = at
 		_ = s.conn.SetReadDeadline(at) // fails on a closed socket, which has no reader
 	}
+}
+
+// send sends q without blocking.
+func (s *udpSocket) send(q *query) error {
+	if s.sharedSocket == nil {
+		return q.sendFrom(s.raw)
+	}
+	err := net.ErrClosed
+	s.withFD(func(fd uintptr) { err = sendDatagram(fd, q.message()) })
+	return err
+}
+
+// readBy returns the set that s is in; nil if there is none.
+func (s *udpSocket) readBy() *pollset.Set {
+	if s.sharedSocket == nil {
+		return nil
+	}
+	return s.set
+}
+
+// control calls use with the descriptor, unless s is closed.
+func (s *udpSocket) control(use func(fd uintptr)) {
+	if s.sharedSocket != nil {
+		s.withFD(use)
+		return
+	}
+	_ = s.raw.Control(use)
 }
 
 // finished reports whether the socket can be closed.

@@ -111,7 +111,7 @@ func TestSocketExpires(t *testing.T) {
 	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
 	mustAnswer(t, p, "first.test.")
 	via.mu.Lock()
-	via.open[0].openedAt = time.Now().Add(-time.Hour)
+	via.open[nil][0].openedAt = time.Now().Add(-time.Hour)
 	via.mu.Unlock()
 	mustAnswer(t, p, "next.test.")
 	if hits, misses := via.reuse(); hits != 0 || misses != 2 {
@@ -222,7 +222,7 @@ func TestSendFails(t *testing.T) {
 	noError(t, err)
 	defer conn.Close()
 	s := &udpSocket{conn: conn, total: &via.inFlight}
-	via.open = append(via.open, s)
+	via.open[nil] = append(via.open[nil], s)
 	var all []*query
 	for range 3 {
 		q := fixedQuery(t)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -19,6 +20,9 @@ type Waiter struct {
 	// Resume is called when another goroutine has to call Wait: a server is late or has failed, or the
 	// exchange is over without an answer. Locks are held: it must neither block nor call Wait.
 	Resume func()
+	// ReadBy, unless it is nil, is the sockets that the goroutine which calls [Pool.Start] reads, too. The query is sent on one of
+	// them if it is sent at once, and over UDP. Start sets it to nil.
+	ReadBy *pollset.Set
 
 	// parked says that no goroutine waits. Who changes it to false calls Ready or Resume.
 	parked atomic.Bool
@@ -65,8 +69,9 @@ func (p *Pool) Start(q *wire.Query, from From, w *Waiter) (Exchange, bool) {
 	if len(x.servers) == 0 && p.members.ready != nil {
 		return Exchange{}, false
 	}
-	x.waiter = w
+	x.waiter, x.readBy, w.ReadBy = w, w.ReadBy, nil
 	x.start(time.Now())
+	x.readBy = nil
 	started = true
 	return Exchange{x}, true
 }
@@ -84,7 +89,8 @@ func (e Exchange) Park(ctx context.Context) bool {
 		return false
 	}
 	q, w, completed := x.queries[0], x.waiter, x.completed // x may be another exchange after park
-	x.pool.parked.park(x, q.attempt.nextCheck)
+	x.parked = x.pool.parkedFor(q.readBy)
+	x.parked.park(x, q.attempt.nextCheck)
 	if len(completed) == 0 && !q.softError.Load() && ctx.Err() == nil {
 		return true
 	}
@@ -95,7 +101,9 @@ func (e Exchange) Park(ctx context.Context) bool {
 func (e Exchange) Wait(ctx context.Context) (wire.Response, error) {
 	x := e.x
 	defer x.pool.end(x)
-	x.pool.parked.remove(x)
+	if x.parked != nil {
+		x.parked.remove(x)
+	}
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
 		x.deadline = d
 	}
@@ -105,9 +113,8 @@ func (e Exchange) Wait(ctx context.Context) (wire.Response, error) {
 // repliedQueries are queries with a reply, for each of which the transport has called [query.claimReply].
 type repliedQueries []*query
 
-// finish goes on with the exchanges, and forgets the queries. The transport's locks are released.
-func (l *repliedQueries) finish() {
-	var flush func()
+// finish goes on with the exchanges, and forgets the queries. The transport's locks are released. The caller calls flush unless it is nil.
+func (l *repliedQueries) finish() (flush func()) {
 	for i, q := range *l {
 		(*l)[i] = nil
 		f := q.exchange.replied(q)
@@ -120,9 +127,7 @@ func (l *repliedQueries) finish() {
 		}
 	}
 	*l = (*l)[:0]
-	if flush != nil {
-		flush()
-	}
+	return flush
 }
 
 // replied is called when the transport, whose locks are released, has claimed the Waiter for q, which has a reply.
@@ -153,10 +158,39 @@ func (x *exchange) plain(q *query) (plain bool) {
 	return a.isParsed
 }
 
-// parkedExchanges are the exchanges of a Pool for which no goroutine waits: a heap, ordered by the times at
-// which they have to be checked. One timer is enough for all of them, and it is hardly ever set. It is safe
-// for concurrent use.
+// parkedFor returns where exchanges are parked whose replies are read by the goroutine that reads set; nil is another one.
+func (p *Pool) parkedFor(set *pollset.Set) *parkedExchanges {
+	if set == nil {
+		return &p.parked
+	}
+	p.parkedMu.Lock()
+	defer p.parkedMu.Unlock()
+	l := p.parkedBy[set]
+	if l == nil {
+		l = &parkedExchanges{driven: true}
+		p.parkedBy[set] = l
+		set.AddTimer(l)
+	}
+	return l
+}
+
+// stopParked stops all timers for parked exchanges. None is parked, and none will be.
+func (p *Pool) stopParked() {
+	p.parked.stop()
+	p.parkedMu.Lock()
+	defer p.parkedMu.Unlock()
+	for set, l := range p.parkedBy {
+		set.RemoveTimer(l)
+	}
+}
+
+// parkedExchanges are exchanges of a Pool for which no goroutine waits: a heap, ordered by the times at
+// which they have to be checked. One timer is enough for all of them, and it is hardly ever set. Where replies are read by the goroutine that
+// reads a set, that goroutine is the timer, which costs nothing. It is safe for concurrent use.
 type parkedExchanges struct {
+	driven bool // by a set
+	size   atomic.Int32
+
 	mu      sync.Mutex
 	heap    []*exchange
 	timer   *time.Timer // nil until the first exchange
@@ -169,8 +203,9 @@ func (p *parkedExchanges) park(x *exchange, at time.Time) {
 	defer p.mu.Unlock()
 	x.nextCheck, x.parkedAt = at, len(p.heap)+1
 	p.heap = append(p.heap, x)
+	p.size.Store(int32(len(p.heap)))
 	p.up(len(p.heap) - 1)
-	if p.timerAt.IsZero() || at.Before(p.timerAt) {
+	if !p.driven && (p.timerAt.IsZero() || at.Before(p.timerAt)) {
 		p.schedule(at)
 	}
 	x.waiter.parked.Store(true)
@@ -187,24 +222,48 @@ func (p *parkedExchanges) schedule(at time.Time) {
 	p.timer.Reset(d)
 }
 
-// check is called by the timer: goroutines have to wait for the exchanges that are due.
+// check is called by the timer.
 func (p *parkedExchanges) check() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.timerAt = time.Time{}
-	now := time.Now()
-	for len(p.heap) > 0 {
-		x := p.heap[0]
-		if now.Before(x.nextCheck) {
-			p.schedule(x.nextCheck)
-			return
+	p.mu.Unlock()
+	p.Fire(time.Now())
+	if next := p.Next(); !next.IsZero() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.timerAt.IsZero() || next.Before(p.timerAt) {
+			p.schedule(next)
 		}
+	}
+}
+
+// Next implements [pollset.Timer].
+func (p *parkedExchanges) Next() time.Time {
+	if p.size.Load() == 0 {
+		return time.Time{}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.heap) == 0 {
+		return time.Time{}
+	}
+	return p.heap[0].nextCheck
+}
+
+// Fire implements [pollset.Timer]: goroutines have to wait for the exchanges that are due.
+func (p *parkedExchanges) Fire(now time.Time) (resumed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.heap) > 0 && !now.Before(p.heap[0].nextCheck) {
+		x := p.heap[0]
 		p.removeAt(0)
 		if x.waiter.claim() {
 			x.ring()
 			x.waiter.Resume()
+			resumed = true
 		}
 	}
+	return resumed
 }
 
 // remove removes x, if it is in p.
@@ -234,6 +293,7 @@ func (p *parkedExchanges) removeAt(i int) {
 	}
 	p.heap[last] = nil
 	p.heap = p.heap[:last]
+	p.size.Store(int32(last))
 	if i != last {
 		p.down(i)
 		p.up(i)

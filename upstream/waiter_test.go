@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -31,7 +32,14 @@ type started struct {
 // startParked starts an exchange and parks it.
 func startParked(t *testing.T, ctx context.Context, p *Pool, name string, from From) *started {
 	t.Helper()
+	return startParkedOn(t, ctx, p, name, from, nil)
+}
+
+// startParkedOn is startParked on the sockets of a set; nil is no set.
+func startParkedOn(t *testing.T, ctx context.Context, p *Pool, name string, from From, set *pollset.Set) *started {
+	t.Helper()
 	s := &started{ctx: ctx, result: make(chan error, 1)}
+	s.ReadBy = set
 	s.Ready = func() func() {
 		s.ready.Add(1)
 		s.wait()
@@ -45,7 +53,11 @@ func startParked(t *testing.T, ctx context.Context, p *Pool, name string, from F
 	if s.Exchange, ok = p.Start(question(t, name), from, &s.Waiter); !ok {
 		t.Fatal("the exchange would have to wait")
 	}
-	if !s.Park(ctx) {
+	switch {
+	case s.Park(ctx):
+	case set != nil: // the goroutine that reads the set has been faster
+		go s.wait()
+	default:
 		t.Fatal("the exchange is over, or has to be waited for")
 	}
 	return s

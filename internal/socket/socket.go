@@ -45,6 +45,56 @@ func OpenUDP(addr netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
+// DialUDP opens a non-blocking UDP socket that is connected to an address, and bound to a port of the local address from, which the
+// kernel chooses; from may be invalid. It returns the descriptor and the address of the socket. On an error no socket is held.
+func DialUDP(from netip.Addr, to netip.AddrPort) (fd int, local netip.AddrPort, err error) {
+	family, remote, err := sockaddr(to)
+	if err != nil {
+		return -1, local, err
+	}
+	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return -1, local, os.NewSyscallError("socket", err)
+	}
+	if from.IsValid() {
+		err = bind(fd, netip.AddrPortFrom(from, 0))
+	}
+	if err == nil {
+		err = os.NewSyscallError("connect", unix.Connect(fd, remote))
+	}
+	if err == nil {
+		local, err = localAddr(fd)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, local, err
+	}
+	return fd, local, nil
+}
+
+// bind binds a socket to addr.
+func bind(fd int, addr netip.AddrPort) error {
+	_, sa, err := sockaddr(addr)
+	if err != nil {
+		return err
+	}
+	return os.NewSyscallError("bind", unix.Bind(fd, sa))
+}
+
+// localAddr returns the address of an IP socket.
+func localAddr(fd int) (netip.AddrPort, error) {
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}, os.NewSyscallError("getsockname", err)
+	}
+	switch sa := name.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port)), nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("a socket of the type %T", name)
+}
+
 // OpenReply opens a socket for sending a reply from addr after its listening socket
 // is closed, without taking packets from other sockets at that address.
 //

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/mmsg"
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/socket"
 )
 
@@ -43,10 +44,14 @@ const busyGap = recvTimeout / 2
 // Buffers: the reader's batch owns all packets and replies. startReading points the
 // kernel's message headers at it; they stay valid until stopReading.
 type blockingSocket struct {
-	fd       int
-	addr     netip.AddrPort
-	poll     *epollWaiter
-	balancer *reuseportBalancer
+	fd   int
+	addr netip.AddrPort
+	poll *epollWaiter
+	// upstreams are sockets that the reader reads, too. While replies are expected on them it waits for these and for packets
+	// with others.
+	upstreams pollset.Set
+	others    *pollset.Poller
+	balancer  *reuseportBalancer
 
 	// in and out are the message headers for recvmmsg and sendmmsg. Index i of both
 	// belongs to packet i of the batch.
@@ -76,6 +81,7 @@ type blockingSocket struct {
 func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket, error) {
 	p := &blockingSocket{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), lowRate: true}
 	p.flush = p.flushReplies
+	p.others = pollset.NewPoller(&p.upstreams)
 	err := p.setBlocking()
 	if err == nil {
 		p.poll, err = newEpollWaiter()
@@ -109,6 +115,12 @@ func (p *blockingSocket) ReadBatch(b *Batch) bool {
 			return p.stopReading()
 		}
 		// A command that comes from here on is obeyed after the wait.
+		if p.upstreams.Expected() > 0 {
+			if p.receiveOrReply() {
+				return true
+			}
+			continue
+		}
 		errno := p.receive(p.lowRate)
 		switch {
 		case p.batch.N > 0:
@@ -121,6 +133,32 @@ func (p *blockingSocket) ReadBatch(b *Batch) bool {
 		// point.
 	}
 }
+
+// receiveOrReply waits for packets and for replies of upstreams. It reports whether there are any.
+func (p *blockingSocket) receiveOrReply() bool {
+	b := p.batch
+	p.clearBatch()
+	start := clock.Now()
+	e, errno := p.others.Wait(p.fd, recvTimeout, !p.lowRate)
+	b.Replied, b.Fired = e.Replies, e.Fired
+	if e.Ready {
+		_ = p.receive(true)
+		b.Replied = e.Replies
+	}
+	switch {
+	case b.N > 0:
+		p.checkLoad()
+		if p.lowRate {
+			p.lowRate = clock.Now()-start >= busyGap
+		}
+	case errno == unix.EAGAIN:
+		p.lowRate = true
+	}
+	return b.N > 0 || b.Replied || b.Fired
+}
+
+// Upstreams implements Socket.
+func (p *blockingSocket) Upstreams() *pollset.Set { return &p.upstreams }
 
 // Polling reports whether the reader waits on the poller, without a P.
 func (p *blockingSocket) Polling() bool { return p.polling.Load() }
@@ -196,9 +234,7 @@ func (p *blockingSocket) madeNonblocking() bool {
 // waits for the first one.
 func (p *blockingSocket) receive(nonblock bool) syscall.Errno {
 	b := p.batch
-	for i := range b.N {
-		p.resetLengths(i)
-	}
+	p.clearBatch()
 	n, errno := p.recvmmsg(nonblock)
 	b.N = n
 	for i := range n {
@@ -208,6 +244,15 @@ func (p *blockingSocket) receive(nonblock bool) syscall.Errno {
 		d.From.Client = clientAddr(&d.From)
 	}
 	return errno
+}
+
+// clearBatch makes room for packets.
+func (p *blockingSocket) clearBatch() {
+	b := p.batch
+	for i := range b.N {
+		p.resetLengths(i)
+	}
+	b.N, b.Replied, b.Fired = 0, false, false
 }
 
 // resetLengths sets how many bytes of address and control message the kernel may write
@@ -372,6 +417,9 @@ func (p *blockingSocket) stopReading() bool {
 		p.closeFD()
 	}
 	p.batch, p.hasReader = nil, false
+	if p.upstreams.Expected() > 0 {
+		go p.upstreams.Drain()
+	}
 	return false
 }
 
@@ -417,7 +465,7 @@ func (p *blockingSocket) SendLater(l Late) (flush func()) {
 // flushReplies sends the replies in p's queue.
 func (p *blockingSocket) flushReplies() {
 	r := &p.replies
-	if r.several.Load() || clock.Now()-time.Duration(r.flushedAt.Load()) < soonAgain {
+	if p.upstreams.Expected() == 0 && (r.several.Load() || clock.Now()-time.Duration(r.flushedAt.Load()) < soonAgain) {
 		runtime.Gosched() // to goroutines that probably have replies, too
 	}
 	r.flushing.Lock()

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/socket"
 )
 
@@ -159,6 +160,9 @@ func (p *polledSocket) Resume() {
 		_ = p.conn.SetReadDeadline(time.Time{})
 	}
 }
+
+// Upstreams implements Socket.
+func (p *polledSocket) Upstreams() *pollset.Set { return nil }
 
 // Duplicate implements Socket.
 func (p *polledSocket) Duplicate() (*os.File, error) { return socket.Duplicate(p.conn) }

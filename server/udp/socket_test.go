@@ -9,7 +9,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // Inside the package: sockets are not exported.
@@ -105,4 +109,79 @@ func checkNoLoss(t *testing.T, addr netip.AddrPort, ports []Socket, disturb func
 		}
 	}
 	eventually(t, "each packet to be read", func() bool { return got.Load() == burstSize })
+}
+
+// expectedReply is a socket of an upstream on which one reply is expected.
+type expectedReply struct {
+	set  *pollset.Set
+	fds  [2]int
+	read chan struct{}
+}
+
+func (e *expectedReply) FD() int { return e.fds[0] }
+
+func (e *expectedReply) ReadReplies() func() {
+	var b [1]byte
+	if n, err := unix.Read(e.fds[0], b[:]); n == 1 && err == nil {
+		e.set.Remove(e)
+		e.set.Expect(-1)
+		close(e.read)
+	}
+	return nil
+}
+
+// TestUpstreams: a reader that waits for packets passes on a reply that is expected, also when packets are rare, and somebody does when it
+// has ended.
+func TestUpstreams(t *testing.T) {
+	for _, end := range []string{"", "suspended", "closed"} {
+		for _, lowRate := range []bool{false, true} {
+			addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), peer.Ports(t, 1)[0])
+			p := openAt(t, addr, Options{}).(*blockingSocket)
+			p.lowRate = lowRate
+			e := &expectedReply{set: p.Upstreams(), read: make(chan struct{})}
+			var err error
+			e.fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			check.NoError(t, err)
+			e.set.Add(e)
+			e.set.Expect(1)
+			client := dialUDP(t, addr)
+			replied, packets := make(chan struct{}), make(chan struct{})
+			var once, first sync.Once
+			go func() {
+				b := NewBatch()
+				for p.ReadBatch(b) {
+					if b.Replied {
+						once.Do(func() { close(replied) })
+					}
+					if b.N > 0 {
+						first.Do(func() { close(packets) })
+					}
+				}
+				if end != "" {
+					close(replied)
+				}
+			}()
+			if _, err := client.Write([]byte("?")); err != nil {
+				t.Fatal(err)
+			}
+			<-packets
+			switch end {
+			case "suspended":
+				p.Suspend()
+				<-replied
+			case "closed":
+				p.Close()
+				<-replied
+			}
+			if _, err := unix.Write(e.fds[1], []byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			<-e.read
+			if end == "" {
+				<-replied
+			}
+			_ = unix.Close(e.fds[0])
+			_ = unix.Close(e.fds[1])
+		}
+	}
 }

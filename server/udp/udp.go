@@ -14,6 +14,9 @@
 //     kernel would resume the wait, and the collector would wait with it.
 //   - After 10 ms without a packet, and while packets arrive as rarely as that, the reader
 //     waits on Go's network poller (epoll.go) without a P, so an idle agent sleeps.
+//   - While replies of upstreams are expected on the reader's [Socket.Upstreams], it waits for these and for
+//     packets with one ppoll(2), in the same way. When packets come rarely, that wait is one that the scheduler knows of. A reader that
+//     ends leaves the replies that are still expected to a goroutine.
 //   - Its tests collect garbage, grow and move stacks, profile, trace, shut down and hand
 //     sockets over under load.
 //
@@ -44,6 +47,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/pollset"
 	"github.com/nodens-dns/nodens/internal/socket"
 )
 
@@ -64,7 +68,8 @@ const (
 // goroutine may send replies.
 type Socket interface {
 	// ReadBatch waits for packets and reads them into b, which belongs to the reader and is
-	// the same in all its calls. It returns false after Close, when the socket is closed,
+	// the same in all its calls. While it waits it reads the sockets of Upstreams, and may return without packets
+	// after that. It returns false after Close, when the socket is closed,
 	// and after Suspend; the reader then ends.
 	ReadBatch(b *Batch) bool
 	// WriteBatch sends the replies in b. A reply that cannot be sent is lost; the client
@@ -88,6 +93,8 @@ type Socket interface {
 	Suspend()
 	// Resume undoes Suspend. The previous reader must have ended.
 	Resume()
+	// Upstreams returns the set of other sockets that the reader reads; nil if there is none.
+	Upstreams() *pollset.Set
 	// Duplicate returns a duplicate of the socket, which the caller closes.
 	Duplicate() (*os.File, error)
 }
@@ -126,6 +133,10 @@ type Packet struct {
 type Batch struct {
 	Packets [BatchSize]Packet
 	N       int
+	// Replied says that replies of upstreams were read, too.
+	Replied bool
+	// Fired says that goroutines may have been started for queries to upstreams that are late.
+	Fired bool
 }
 
 // NewBatch returns an empty batch.

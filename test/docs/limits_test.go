@@ -39,7 +39,7 @@ var internalBounds = []string{
 	"cmd/nodens/app.maxStatisticsZones",
 	"internal/baseline.maxCount", "internal/baseline.maxName",
 	"internal/baseline.maxTime", "internal/baseline.maxViews",
-	"internal/ethtool.maxCounters", "upstream.maxShownClients",
+	"internal/ethtool.maxCounters", "internal/pollset.maxSockets", "upstream.maxShownClients",
 	"internal/config.maxNesting", "internal/config.maxChaosAuthors", "internal/config.maxChaosText", "internal/config.maxRcode", "internal/config.maxSockets", "internal/config.maxTTL",
 	"internal/handover.maxEvents", "internal/handover.maxHead", "internal/handover.maxKinds", "internal/handover.maxPath", "internal/handover.maxPatience",
 	"internal/handover.maxRest", "internal/handover.maxSkipped", "internal/handover.maxText", "internal/handover.maxVersion",
