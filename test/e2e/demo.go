@@ -8,6 +8,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/prometheus"
@@ -16,18 +17,24 @@ import (
 // demo returns the checks of the part demo, the last of which tells what to try.
 func demo() []check {
 	t := &releaseTest{digests: make(map[string]string)}
-	p := &scrapeTest{name: "prometheus"}
 	began := time.Now()
-	return append(t.installChecks(), check{"Prometheus has both agents as targets", p.showPrometheus}, check{"ready to try", func(ctx context.Context, s *suite) (string, error) {
-		pods := installation{runner: t.runner}
-		if err := pods.startPods(ctx, s); err != nil {
-			return "", err
-		}
-		programs := "env KUBECONFIG=" + s.cluster.Kubeconfig() + " PATH=" + t.runner.programs + ":$PATH "
-		fmt.Printf(demoText, s.cluster.Command(ctx, programs).String(), pods.pods[0], t.chart(released[1]),
-			p.server.URL, filepath.Join(s.root, "daemonset/monitoring/dashboard.json"))
-		return fmt.Sprintf("%.0f s after the start", time.Since(began).Seconds()), nil
-	}})
+	p := &scrapeTest{name: "prometheus"}
+	return append(t.installChecks(), check{"Prometheus has both agents as targets", p.showPrometheus},
+		check{"ready to try", func(ctx context.Context, s *suite) (string, error) {
+			pods := installation{runner: t.runner}
+			if err := pods.startPods(ctx, s); err != nil {
+				return "", err
+			}
+			plugin := filepath.Join(t.dir(s, released[0]), "kubectl-nodens_"+released[0]+"_linux_"+runtime.GOARCH+".tar.gz")
+			unpack := "tar -xzf " + plugin + " -C " + t.runner.programs + " kubectl-nodens"
+			if _, err := t.runner.runShell(ctx, s, unpack+" && kubectl nodens status"); err != nil {
+				return "", err
+			}
+			programs := "env KUBECONFIG=" + s.cluster.Kubeconfig() + " PATH=" + t.runner.programs + ":$PATH "
+			fmt.Printf(demoText, s.cluster.Command(ctx, programs).String(), pods.pods[0], t.chart(released[1]),
+				p.server.URL, filepath.Join(s.root, "daemonset/monitoring/dashboard.json"))
+			return fmt.Sprintf("%.0f s after the start", time.Since(began).Seconds()), nil
+		}})
 }
 
 // showPrometheus starts Prometheus, serves it on this machine's loopback interface until ctx ends, and asks
@@ -63,10 +70,10 @@ terminal, as root:
 
   a pod's shell      in-demo kubectl exec -it %[2]s -- sh
   flood from it      in-demo kubectl exec %[2]s -- sh -c 'while :; do nslookup x$RANDOM.outside.test; done' >/dev/null
-  who asks what      in-demo kubectl -n kube-system exec daemonset/node-local-dns -- nodens top
+  who asks what      in-demo kubectl nodens top
   the page           in-demo kubectl -n kube-system port-forward daemonset/node-local-dns 8353
                      in-demo curl http://127.0.0.1:8353
-  Prometheus         %[4]s/alerts
+  Prometheus         %[4]s
   the dashboard      %[5]s; in Grafana: Dashboards, New, Import,
                      with a data source Prometheus at %[4]s
   kill the agents    in-demo kubectl -n kube-system delete pod -l k8s-app=node-local-dns --grace-period=0 --force
