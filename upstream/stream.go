@@ -236,7 +236,9 @@ func (t *streamTransport) readLoop(c *streamConn) {
 		over := c.closed
 		c.under.ackNow = c.inFlight > 0 && c.inFlight < ackWithQuery
 		t.mu.Unlock()
-		c.claimed.finish()
+		if flush := c.claimed.finish(); flush != nil {
+			flush()
+		}
 		if over {
 			return
 		}

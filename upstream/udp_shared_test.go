@@ -119,8 +119,8 @@ func TestReadByEnds(t *testing.T) {
 			if err := <-s.result; !errors.Is(err, test.want) {
 				t.Errorf("the exchange ends with %v, want %v", err, test.want)
 			}
-			if s.resumed.Load() != 1 {
-				t.Errorf("Resume was called %d times", s.resumed.Load())
+			if n := s.resumed.Load(); n > 1 { // not at all if that was before the exchange was parked
+				t.Errorf("Resume was called %d times", n)
 			}
 			via.closeIdle(time.Now().Add(time.Hour))
 			eventually(t, "no socket is open", func() bool {

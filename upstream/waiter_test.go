@@ -25,6 +25,7 @@ type started struct {
 	Exchange
 	ctx            context.Context
 	ready, resumed atomic.Int32
+	flushed        atomic.Int32 // what Ready has returned
 	result         chan error
 	answer         wire.Response
 }
@@ -43,7 +44,7 @@ func startParkedOn(t *testing.T, ctx context.Context, p *Pool, name string, from
 	s.Ready = func() func() {
 		s.ready.Add(1)
 		s.wait()
-		return nil
+		return func() { s.flushed.Add(1) }
 	}
 	s.Resume = func() {
 		s.resumed.Add(1)
@@ -92,6 +93,7 @@ func TestReady(t *testing.T) {
 			if s.ready.Load() != 1 || s.resumed.Load() != 0 {
 				t.Errorf("Ready was called %d times, and Resume %d times", s.ready.Load(), s.resumed.Load())
 			}
+			eventually(t, "the reply is passed on", func() bool { return s.flushed.Load() == 1 })
 			count(t, p.Stats().InFlight, 0, "exchanges are in flight")
 		})
 	}
