@@ -1,5 +1,10 @@
 package wire
 
+import (
+	"net/netip"
+	"slices"
+)
+
 // isPlainData reports whether data is valid RDATA, without pointers, of a common type that is not
 // in rdataNames: one that ends in a key, a digest or a signature of any length (RFC 4034, RFC 6698,
 // RFC 7344), NSEC, SVCB or HTTPS. It is false for other types.
@@ -49,14 +54,62 @@ func isTypeBitmap(data []byte) bool {
 	return true
 }
 
-// areParameters reports whether data has the form of the parameters of RFC 9460, 2.2. It does not
-// read their values.
+// areParameters reports whether data has the form of the parameters of RFC 9460, 2.2.
 func areParameters(data []byte) bool {
 	for key := -1; len(data) > 0; {
 		if len(data) < 4 || int(u16(data)) <= key || int(u16(data[2:])) > len(data)-4 {
 			return false
 		}
-		key, data = int(u16(data)), data[4+int(u16(data[2:])):]
+		key = int(u16(data))
+		value := data[4 : 4+int(u16(data[2:]))]
+		if !isParameterValue(key, value) {
+			return false
+		}
+		data = data[4+len(value):]
 	}
 	return true
+}
+
+// isParameterValue reports whether value has the form that RFC 9460, 7 and 8, gives the parameter with this key.
+func isParameterValue(key int, value []byte) bool {
+	switch key {
+	case 0: // mandatory: keys
+		return len(value)%2 == 0
+	case 1: // alpn
+		return areStrings(value)
+	case 2: // no-default-alpn
+		return len(value) == 0
+	case 3: // port
+		return len(value) == 2
+	case svcIPv4Hint:
+		return areAddresses(value, 4)
+	case svcIPv6Hint:
+		return areAddresses(value, 16) && !hasMappedIPv4(value)
+	}
+	return key != 65535 // reserved
+}
+
+// areStrings reports whether data is strings, each after a byte with its length.
+func areStrings(data []byte) bool {
+	for len(data) > 0 {
+		n := 1 + int(data[0])
+		if n > len(data) {
+			return false
+		}
+		data = data[n:]
+	}
+	return true
+}
+
+// areAddresses reports whether data is one or more addresses of size bytes.
+func areAddresses(data []byte, size int) bool { return len(data) > 0 && len(data)%size == 0 }
+
+// hasMappedIPv4 reports whether one of the IPv6 addresses in data is an IPv4 address.
+func hasMappedIPv4(data []byte) bool {
+	for a := range slices.Chunk(data, 16) {
+		if netip.AddrFrom16([16]byte(a)).Is4In6() {
+			return true
+		}
+	}
+	return false
 }

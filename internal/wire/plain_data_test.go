@@ -13,7 +13,7 @@ import (
 // nothing else of the message.
 func TestPlainData(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, rtype := range []uint16{TypeDS, TypeDNSKEY, typeCDS, typeCDNSKEY, TypeTLSA, TypeRRSIG, TypeNSEC} {
+	for _, rtype := range []uint16{TypeDS, TypeDNSKEY, typeCDS, typeCDNSKEY, TypeTLSA, TypeRRSIG, TypeNSEC, TypeSVCB, TypeHTTPS} {
 		taken := 0
 		for range 20_000 {
 			data := make([]byte, r.IntN(40))
@@ -34,15 +34,22 @@ func TestPlainData(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]bool{
-		"0001 00":                                 true,
-		"0001 0161 00 0001 0003 026832":           true,
-		"0001 00 0001 0003 026832 0003 0002 01bb": true,
-		"0001 00 0003 0002 01bb 0001 0003 026832": false, // keys in descending order
-		"0001 00 0003 0002 01bb 0003 0002 01bb":   false, // a key twice
-		"0001 00 0003 0003 01bb":                  false, // cut off
-		"0001 00 0003":                            false,
-		"0001 c00c":                               false, // a pointer
-		"0001":                                    false,
+		"0001 00":                                            true,
+		"0001 0161 00 0001 0003 026832":                      true,
+		"0001 00 0001 0003 026832 0003 0002 01bb":            true,
+		"0001 00 0003 0002 01bb 0001 0003 026832":            false, // keys in descending order
+		"0001 00 0003 0002 01bb 0003 0002 01bb":              false, // a key twice
+		"0001 00 0003 0003 01bb":                             false, // cut off
+		"0001 00 0003":                                       false,
+		"0001 c00c":                                          false, // a pointer
+		"0001":                                               false,
+		"0001 00 0001 0003 036832":                           false, // alpn: a string that is cut off
+		"0001 00 0002 0000 0003 0001 01":                     false, // port: one byte
+		"0001 00 0004 0004 c0000201":                         true,
+		"0001 00 0004 0005 c000020100":                       false, // ipv4hint: five bytes
+		"0001 00 0006 0010 20010db8000000000000000000000001": true,
+		"0001 00 0006 0010 00000000000000000000ffffc0000201": false, // ipv6hint: an IPv4 address
+		"0001 00 ffff 0000":                                  false, // a reserved key
 	} {
 		if got := isPlainData(TypeHTTPS, unhex(t, text)); got != want {
 			t.Errorf("HTTPS %s: %v", text, got)
