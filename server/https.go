@@ -136,6 +136,9 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.requests.end(&v.connActivity, e)
 	defer recoverRequest(h.s, w, h.protocol)
+	if r.ProtoMajor == 2 {
+		e.held = &v.held
+	}
 	h.protocol.serve(e, w, r)
 	if r.ProtoMajor == 2 && e.replying.Load() {
 		// Otherwise net/http would write it after the end of this method, and wait without a place
@@ -177,11 +180,15 @@ type httpsConn struct {
 	*net.TCPConn
 	connState
 	h    *httpsServer
+	held heldWrites
 	once sync.Once
 }
 
+// Write writes b, or holds it.
+func (v *httpsConn) Write(b []byte) (int, error) { return v.held.Write(b) }
+
 func (h *httpsServer) newConn(conn *net.TCPConn, stripe int) *httpsConn {
-	v := &httpsConn{TCPConn: conn, h: h}
+	v := &httpsConn{TCPConn: conn, h: h, held: heldWrites{conn: conn}}
 	v.init(conn, stripe, h.s.limits.PodRanges)
 	return v
 }

@@ -39,6 +39,7 @@ type streamQuery struct {
 	s                 *Server
 	stream            deadliner
 	conn              *connActivity // nil: not known
+	held              *heldWrites   // of the connection; nil: nothing is held
 	replying          atomic.Bool   // the reply is being written
 	reusable          bool
 }
@@ -59,7 +60,7 @@ var streamQueries = sync.Pool{New: func() any {
 func newStreamQuery(s *Server, stream deadliner) *streamQuery {
 	e := streamQueries.Get().(*streamQuery)
 	e.x.Turns, e.x.Room = s.largeTurns, s.largeRoom
-	e.s, e.stream, e.conn, e.reusable = s, stream, nil, false
+	e.s, e.stream, e.conn, e.held, e.reusable = s, stream, nil, nil, false
 	e.replying.Store(false)
 	return e
 }
@@ -71,11 +72,14 @@ func (e *streamQuery) release() {
 		e.x.ReleaseRoom()
 		e.s.waiting.Release(&e.waiting)
 	}
+	if e.held != nil && e.replying.Load() {
+		e.held.release()
+	}
 	if !e.reusable || e.inFlight.Err() != nil {
 		return
 	}
 	e.x.Clear()
-	e.s, e.stream, e.conn = nil, nil, nil
+	e.s, e.stream, e.conn, e.held = nil, nil, nil, nil
 	streamQueries.Put(e)
 }
 
@@ -89,6 +93,9 @@ func (e *streamQuery) keepBuffers(packet, msg []byte) {
 // needs it.
 func (e *streamQuery) beginReply() bool {
 	e.replying.Store(true)
+	if e.held != nil {
+		e.held.hold()
+	}
 	if e.inFlight.Err() != nil {
 		e.s.shed[shedClient].Add(1)
 		return false
