@@ -97,6 +97,7 @@ func (g grpcHandler) reject(w http.ResponseWriter, e *streamQuery, reason int) {
 func writeMessage(w http.ResponseWriter, msg []byte) error {
 	header := w.Header()
 	header.Set("Content-Type", grpcframe.ContentType)
+	header["Date"] = nil // net/http would add it
 	if _, err := w.Write(grpcframe.AppendHead(make([]byte, 0, grpcframe.MaxOverhead), len(msg))); err != nil {
 		return err
 	}
