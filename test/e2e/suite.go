@@ -273,7 +273,9 @@ func (s *suite) runPart(ctx context.Context, p part) {
 		return
 	}
 	for _, c := range p.checks {
-		s.runCheck(ctx, p.name, c)
+		if ctx.Err() == nil {
+			s.runCheck(ctx, p.name, c)
+		}
 	}
 }
 
@@ -283,7 +285,8 @@ func (s *suite) runCheck(ctx context.Context, part string, c check) bool {
 	l := result{part: part, name: c.name, seen: seen, err: err, took: time.Since(began)}
 	s.results = append(s.results, l)
 	l.print(os.Stdout)
-	if err != nil && s.cluster != nil && !errors.Is(err, errNoLoadPods) {
+	// An interrupt of the terminal has ended the API server, too.
+	if err != nil && s.cluster != nil && !errors.Is(err, errNoLoadPods) && ctx.Err() == nil {
 		fmt.Println(s.diagnose(ctx))
 	}
 	return err == nil
