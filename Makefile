@@ -100,7 +100,8 @@ e2e-release:
 # things out. It prints what to try; Ctrl-C removes everything. Needs root.
 demo:
 	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc openssl git
-	@go run ./test/peer/prebuild e2e
+	@echo "building Kubernetes, CoreDNS and Helm, which takes ten minutes the first time" >&2
+	@bash test/clean.sh go run ./test/peer/prebuild e2e
 	@bash test/clean.sh go run ./test/e2e -only demo -keep
 
 # Names, upgrades, kills and policies on each pod network, with the kernel path off and on.
