@@ -11,8 +11,9 @@ const (
 	// maxHeld is how many bytes of replies a connection holds at most. Most replies have a few hundred.
 	maxHeld = 2048
 	// maxHold is how long they are held at most: when a client has ended the stream of a reply, or has
-	// not allowed it to be written.
-	maxHold = time.Millisecond
+	// not allowed it to be written. Go's scheduler may still wake up for a timer that has been stopped, so a
+	// shorter time costs CPU at low rates.
+	maxHold = 20 * time.Millisecond
 )
 
 // heldWrites joins the frames of a reply over HTTP/2. net/http writes each of them on its own: the
