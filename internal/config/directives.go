@@ -4,6 +4,7 @@ import (
 	"iter"
 	"reflect"
 	"slices"
+	"sync"
 )
 
 // directive is implemented by the pointer to each directive's type. parse sets the defaults
@@ -51,9 +52,8 @@ type field struct {
 	index int
 }
 
-// fields reads the table from [Block]'s tags. It is not called for queries.
-func fields() []field {
-	var list []field
+// fields returns the table, which is in [Block]'s tags. The caller must not change it.
+var fields = sync.OnceValue(func() (list []field) {
 	block := reflect.TypeFor[Block]()
 	for i := range block.NumField() {
 		if name := block.Field(i).Tag.Get("directive"); name != "" {
@@ -61,7 +61,7 @@ func fields() []field {
 		}
 	}
 	return list
-}
+})
 
 // agentOnly is implemented by the directives that can keep a block's answers from being copied into the
 // kernel, or to a reader's own cache: the answer depends on the client, each query has to be seen, or what is asked
