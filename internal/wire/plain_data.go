@@ -3,17 +3,25 @@ package wire
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/miekg/dns"
 )
 
+// plainHeads has types whose RDATA ends in a key, a digest, a signature or a text of any length, and the bytes before it
+// (RFC 4034, RFC 4255, RFC 4398, RFC 4701, RFC 6698, RFC 7344, RFC 7553, RFC 7929, RFC 8162, RFC 8976). A key may
+// fill the message.
+var plainHeads = map[uint16]int{
+	TypeDS: 4, TypeDNSKEY: 4, typeCDS: 4, typeCDNSKEY: 4, dns.TypeKEY: 4, TypeTLSA: 3, dns.TypeSMIMEA: 3, dns.TypeSSHFP: 2,
+	dns.TypeCERT: 5, dns.TypeOPENPGPKEY: 0, dns.TypeDHCID: 0, dns.TypeZONEMD: 6, dns.TypeURI: 4,
+}
+
 // isPlainData reports whether data is valid RDATA, without pointers, of a common type that is not
-// in rdataNames: one that ends in a key, a digest or a signature of any length (RFC 4034, RFC 6698,
-// RFC 7344), NSEC, SVCB or HTTPS. It is false for other types.
+// in rdataNames: one of plainHeads, RRSIG, NSEC, SVCB or HTTPS. It is false for other types.
 func isPlainData(t uint16, data []byte) bool {
+	if head, ok := plainHeads[t]; ok {
+		return len(data) > head
+	}
 	switch t {
-	case TypeDS, TypeDNSKEY, typeCDS, typeCDNSKEY:
-		return len(data) > 4
-	case TypeTLSA:
-		return len(data) > 3
 	case TypeRRSIG:
 		return len(data) > 18 && plainName(data[18:]) > 0
 	case TypeNSEC:

@@ -3,7 +3,9 @@
 package wire
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -13,7 +15,7 @@ import (
 // nothing else of the message.
 func TestPlainData(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, rtype := range []uint16{TypeDS, TypeDNSKEY, typeCDS, typeCDNSKEY, TypeTLSA, TypeRRSIG, TypeNSEC, TypeSVCB, TypeHTTPS} {
+	for _, rtype := range slices.AppendSeq([]uint16{TypeRRSIG, TypeNSEC, TypeSVCB, TypeHTTPS}, maps.Keys(plainHeads)) {
 		taken := 0
 		for range 20_000 {
 			data := make([]byte, r.IntN(40))
@@ -53,6 +55,22 @@ func TestPlainData(t *testing.T) {
 	} {
 		if got := isPlainData(TypeHTTPS, unhex(t, text)); got != want {
 			t.Errorf("HTTPS %s: %v", text, got)
+		}
+	}
+}
+
+// TestLongKeys: a record may have a key or a certificate that fills the message.
+func TestLongKeys(t *testing.T) {
+	for rtype := range plainHeads {
+		q := stubQuery(t, "long.test.", rtype)
+		msg := append([]byte(nil), q.Packet[:q.questionEnd()]...)
+		put16(msg[2:], flagQR)
+		put16(msg[6:], 1)
+		put16(msg[10:], 0)
+		msg = append16(append16(append16(msg, questionPointer), rtype), ClassIN)
+		msg = append(append16(append32(msg, 60), 60_000), make([]byte, 60_000)...)
+		if _, err := ParseResponse(msg, q); err != nil {
+			t.Errorf("%s: %v", dns.Type(rtype), err)
 		}
 	}
 }
