@@ -9,7 +9,7 @@ import (
 // Problems returns what is wrong with a sample whatever the machine is: for tests of the
 // sections.
 func (s Sample) Problems(w Workload) (list []string) {
-	paced, flood := w.Tool == FixedRate || w.Tool == MissFlood, w.Tool == MissFlood
+	paced, flood := w.Rate > 0, w.Tool == MissFlood
 	for _, p := range []struct {
 		wrong bool
 		text  string
