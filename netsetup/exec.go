@@ -124,6 +124,7 @@ var errorPatterns = []struct {
 	{"Device or resource busy", ErrLocked},
 	{"is incompatible, use 'nft' tool", errNotXtables},
 	{"RULE_DELETE failed (No such file or directory)", errRuleGone},
+	{"does a matching rule exist in that chain?", errRuleGone},
 }
 
 // knownCauses returns the sentinels whose patterns text contains.

@@ -19,15 +19,16 @@ func TestExecute(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for says, want := range map[string]error{
-		"Fatal: can't open lock file /run/xtables.lock: Permission denied":                          fs.ErrPermission,
-		"iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied":    fs.ErrPermission,
-		"Another app is currently holding the xtables lock. Stopped waiting after 1s.":              ErrLocked,
-		"Can't lock /run/xtables.lock: Resource temporarily unavailable":                            ErrLocked,
-		"iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.":    errNotXtables,
-		"iptables-restore: line 3 failed":                                                           nil,
-		"Extension socket revision 0 not supported, missing kernel module?":                         nil,
-		"iptables-nft-restore: line 2: RULE_APPEND failed (Invalid argument): rule in chain OUTPUT": nil,
-		"line 59: RULE_DELETE failed (No such file or directory): rule in chain PREROUTING":         errRuleGone,
+		"Fatal: can't open lock file /run/xtables.lock: Permission denied":                           fs.ErrPermission,
+		"iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied":     fs.ErrPermission,
+		"Another app is currently holding the xtables lock. Stopped waiting after 1s.":               ErrLocked,
+		"Can't lock /run/xtables.lock: Resource temporarily unavailable":                             ErrLocked,
+		"iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.":     errNotXtables,
+		"iptables-restore: line 3 failed":                                                            nil,
+		"Extension socket revision 0 not supported, missing kernel module?":                          nil,
+		"iptables-nft-restore: line 2: RULE_APPEND failed (Invalid argument): rule in chain OUTPUT":  nil,
+		"line 59: RULE_DELETE failed (No such file or directory): rule in chain PREROUTING":          errRuleGone,
+		"iptables-nft-restore: line 8 failed: Bad rule (does a matching rule exist in that chain?).": errRuleGone,
 	} {
 		script(t, dir, "says", `echo "`+strings.ReplaceAll(says, "`", "\\`")+`" >&2; exit 4`)
 		_, err := execute(t.Context(), "", "says")
