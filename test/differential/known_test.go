@@ -18,6 +18,8 @@ type knownDifference struct {
 	expect func(c comparison) (view, bool)
 	// query, in place of expect, returns the query that CoreDNS is to be asked instead.
 	query func(c comparison) (query, bool)
+	// rare says that the default seed has no such query, but others have (7 is one).
+	rare bool
 	// uses counts the differences that needed the entry.
 	uses atomic.Int64
 }
