@@ -71,7 +71,7 @@ func TestHeldWrites(t *testing.T) {
 	}
 }
 
-// TestHeldWritesFail: an error of the connection is that of the write that reaches it.
+// TestHeldWritesFail: the write that reaches a failed connection returns the connection's error.
 func TestHeldWritesFail(t *testing.T) {
 	broken := errors.New("broken")
 	for _, after := range []int{1, maxHeld + 1} {

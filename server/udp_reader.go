@@ -86,8 +86,8 @@ func (u *udpReader) run() {
 // it would take along into the kernel; another thread would steal them, but only after a while. A query that is not expected
 // among the upstreams' replies is with a worker.
 func (u *udpReader) yield(started bool) {
-	n := u.s.waiting.InUse()
-	if started && n <= yieldThreshold || u.batch.Replied && n > u.socket.Upstreams().Expected() {
+	waiting := u.s.waiting // asked only where it may matter: it has a lock
+	if started && waiting.InUse() <= yieldThreshold || u.batch.Replied && waiting.InUse() > u.socket.Upstreams().Expected() {
 		runtime.Gosched()
 	}
 }

@@ -185,13 +185,13 @@ func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 		s.conn.Close()
 		return nil, ErrClosed
 	}
-	t.keep(s, q)
+	t.addSocket(s, q)
 	t.readers.Go(func() { t.readLoop(s) })
 	return s, nil
 }
 
-// keep adds s, on which q is the first query, to the sockets; t is locked.
-func (t *udpTransport) keep(s *udpSocket, q *query) {
+// addSocket adds s, on which q is the first query, to the sockets; t is locked.
+func (t *udpTransport) addSocket(s *udpSocket, q *query) {
 	t.live[s] = struct{}{}
 	if len(t.open[q.readBy]) < t.udpOptions.maxOpen {
 		t.open[q.readBy] = append(t.open[q.readBy], s)

@@ -10,8 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/socket"
 )
 
-// sharedSocket is what a udpSocket has that is read by the goroutine which reads a set: the sockets of one that reads queries
-// of clients.
+// sharedSocket is the part of a udpSocket whose replies are read by a goroutine that also reads clients' queries.
 type sharedSocket struct {
 	set       *pollset.Set
 	transport *udpTransport
@@ -34,7 +33,7 @@ func (t *udpTransport) dialShared(q *query) (*udpSocket, error) {
 		s.close()
 		return nil, ErrClosed
 	}
-	t.keep(s, q)
+	t.addSocket(s, q)
 	return s, nil
 }
 
@@ -59,10 +58,10 @@ func (c *sharedSocket) withFD(use func(fd uintptr)) {
 }
 
 func (c *sharedSocket) close() {
-	c.withFD(func(fd uintptr) { _ = unix.Close(int(fd)) })
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.fd = -1
+	c.withFD(func(fd uintptr) {
+		_ = unix.Close(int(fd))
+		c.fd = -1 // under the same lock: another file may have the number next
+	})
 }
 
 // FD implements [pollset.Socket].

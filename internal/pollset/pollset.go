@@ -33,8 +33,8 @@ type Timer interface {
 	Fire(now time.Time) bool
 }
 
-// maxSockets is how many sockets a set has at most: ppoll(2) looks at each of them in every wait, which takes 20 ns. Of an upstream that
-// answers no more than half of them are in use.
+// maxSockets is how many sockets a set has at most: ppoll(2) looks at each of them in every wait, which takes 20 ns. An upstream that
+// answers needs no more than half of them.
 const maxSockets = 64
 
 // Set is the sockets from which replies are expected that one goroutine reads. It is safe for concurrent use; sockets are
@@ -47,7 +47,7 @@ type Set struct {
 	reading  sync.Mutex // held while sockets are read
 }
 
-// Add adds s, which is not in the set.
+// Add adds member, which is not in the set.
 func (s *Set) Add(member Socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,14 +65,8 @@ func (s *Set) Full() bool {
 func (s *Set) Remove(member Socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, other := range s.sockets {
-		if other == member {
-			last := len(s.sockets) - 1
-			s.sockets[i], s.sockets[last] = s.sockets[last], nil
-			s.sockets = s.sockets[:last]
-			return
-		}
-	}
+	i := slices.Index(s.sockets, member)
+	s.sockets = slices.Delete(s.sockets, i, i+1)
 }
 
 // AddTimer adds t, which is asked for its next time before each wait.
@@ -117,8 +111,8 @@ type Event struct {
 // NewPoller returns a Poller for the sockets of s.
 func NewPoller(s *Set) *Poller { return &Poller{set: s, fds: make([]unix.PollFd, 1)} }
 
-// Wait waits until the descriptor own or a socket of the set is readable, or a timer is due, and reads those of the set. own is
-// ignored if it is negative. The errno is that of ppoll(2), such as EINTR, or EAGAIN if nothing has happened for as long as timeout.
+// Wait waits until the descriptor own or a socket of the set is readable, or a timer is due. It reads the readable sockets of the
+// set; own is left to the caller, and ignored if it is negative. The errno is that of ppoll(2), such as EINTR, or EAGAIN if nothing has happened for as long as timeout.
 //
 // With inKernel the Go scheduler does not know of the wait: the goroutine keeps its P. See package server/udp.
 func (p *Poller) Wait(own int, timeout time.Duration, inKernel bool) (Event, syscall.Errno) {

@@ -47,10 +47,10 @@ type blockingSocket struct {
 	fd   int
 	addr netip.AddrPort
 	poll *epollWaiter
-	// upstreams are sockets that the reader reads, too. While replies are expected on them it waits for these and for packets
-	// with others.
+	// upstreams are sockets that the reader reads, too. While replies are expected on them, the reader waits for them and for
+	// packets with poller.
 	upstreams pollset.Set
-	others    *pollset.Poller
+	poller    *pollset.Poller
 	balancer  *reuseportBalancer
 
 	// in and out are the message headers for recvmmsg and sendmmsg. Index i of both
@@ -81,7 +81,7 @@ type blockingSocket struct {
 func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket, error) {
 	p := &blockingSocket{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), lowRate: true}
 	p.flush = p.flushReplies
-	p.others = pollset.NewPoller(&p.upstreams)
+	p.poller = pollset.NewPoller(&p.upstreams)
 	err := p.setBlocking()
 	if err == nil {
 		p.poll, err = newEpollWaiter()
@@ -139,12 +139,11 @@ func (p *blockingSocket) receiveOrReply() bool {
 	b := p.batch
 	p.clearBatch()
 	start := clock.Now()
-	e, errno := p.others.Wait(p.fd, recvTimeout, !p.lowRate)
-	b.Replied, b.Fired = e.Replies, e.Fired
+	e, errno := p.poller.Wait(p.fd, recvTimeout, !p.lowRate)
 	if e.Ready {
 		_ = p.receive(true)
-		b.Replied = e.Replies
 	}
+	b.Replied, b.Fired = e.Replies, e.Fired
 	switch {
 	case b.N > 0:
 		p.checkLoad()

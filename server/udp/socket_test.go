@@ -130,8 +130,8 @@ func (e *expectedReply) ReadReplies() func() {
 	return nil
 }
 
-// TestUpstreams: a reader that waits for packets passes on a reply that is expected, also when packets are rare, and somebody does when it
-// has ended.
+// TestUpstreams: a reader that waits for packets also reads an expected reply, whether packets are rare or not. After
+// the reader has ended, the reply is still read.
 func TestUpstreams(t *testing.T) {
 	for _, end := range []string{"", "suspended", "closed"} {
 		for _, lowRate := range []bool{false, true} {
