@@ -80,33 +80,21 @@ func areParameters(data []byte) bool {
 
 // isParameterValue reports whether value has the form that RFC 9460, 7 and 8, gives the parameter with this key.
 func isParameterValue(key int, value []byte) bool {
-	switch key {
-	case 0: // mandatory: keys
+	switch dns.SVCBKey(key) {
+	case dns.SVCB_MANDATORY:
 		return len(value)%2 == 0
-	case 1: // alpn
-		return areStrings(value)
-	case 2: // no-default-alpn
+	case dns.SVCB_ALPN:
+		return stringsFill(value)
+	case dns.SVCB_NO_DEFAULT_ALPN:
 		return len(value) == 0
-	case 3: // port
+	case dns.SVCB_PORT:
 		return len(value) == 2
-	case svcIPv4Hint:
+	case dns.SVCB_IPV4HINT:
 		return areAddresses(value, 4)
-	case svcIPv6Hint:
+	case dns.SVCB_IPV6HINT:
 		return areAddresses(value, 16) && !hasMappedIPv4(value)
 	}
 	return key != 65535 // reserved
-}
-
-// areStrings reports whether data is strings, each after a byte with its length.
-func areStrings(data []byte) bool {
-	for len(data) > 0 {
-		n := 1 + int(data[0])
-		if n > len(data) {
-			return false
-		}
-		data = data[n:]
-	}
-	return true
 }
 
 // areAddresses reports whether data is one or more addresses of size bytes.

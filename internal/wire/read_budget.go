@@ -183,7 +183,7 @@ func gatewayNames(kind byte) int {
 	return 0
 }
 
-// Types that only this file and the checker know: those of the names without a fixed offset, and of keys.
+// Types that only this file and plain_data.go use.
 const (
 	typeIPSECKEY uint16 = 45
 	typeHIP      uint16 = 55
