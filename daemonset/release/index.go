@@ -29,8 +29,8 @@ func (m *maker) writeIndex(context.Context) error {
 	return m.add(indexName, text)
 }
 
-// chartIndex returns the index of a repository with this chart: what its Chart.yaml says, when that was
-// written, the checksum, and a URL relative to the index.
+// chartIndex returns the index of a repository with this chart: the fields of Chart.yaml, the time at which that file
+// was written, the chart's checksum, and a URL relative to the index.
 func chartIndex(name string, body []byte) ([]byte, error) {
 	about, modified, err := readAbout(name, body)
 	if err != nil {
@@ -62,7 +62,7 @@ func readAbout(name string, chart []byte) (text []byte, modified time.Time, err 
 	return text, info.ModTime(), err
 }
 
-// checkIndex checks that the index is that of the chart.
+// checkIndex checks that the index is the one that chartIndex makes from the chart.
 func (v *verifier) checkIndex() error {
 	text, err := v.read(indexName)
 	if err != nil {

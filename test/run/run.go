@@ -54,7 +54,7 @@ func main() {
 		return
 	}
 	if errors.Is(err, errFailed) {
-		if !o.one() {
+		if !o.rerun() {
 			fmt.Println("run:", err)
 		}
 		os.Exit(1)
@@ -72,8 +72,8 @@ type options struct {
 	test, pkg string
 }
 
-// one reports whether only tests of one package are to run.
-func (o options) one() bool { return o.test != "" || o.pkg != "" }
+// rerun reports whether tests of one package are to run once more, and nothing else.
+func (o options) rerun() bool { return o.test != "" || o.pkg != "" }
 
 // usage is how long a stage or a package took, and the CPU time of all its processes.
 type usage struct {
@@ -109,8 +109,8 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
-	if o.one() {
-		s, err := again(slices.Concat(append(lists, last)...), o.pkg, o.test)
+	if o.rerun() {
+		s, err := rerunStage(slices.Concat(append(lists, last)...), o.pkg, o.test)
 		if err != nil {
 			return err
 		}
@@ -192,7 +192,7 @@ func (r *runner) runStage(ctx context.Context, s stage) {
 		u.cpu = p.UserTime() + p.SystemTime() // with those of its children that it has waited for
 	}
 	r.stages = append(r.stages, u)
-	if !r.opts.one() {
+	if !r.opts.rerun() {
 		fmt.Fprintf(r.out, "stage ")
 		u.print(r.out)
 	}
@@ -242,7 +242,7 @@ func (r *runner) execute(cmd *exec.Cmd, s stage) error {
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.opts.one() {
+		if r.opts.rerun() {
 			fmt.Fprint(os.Stderr, messages.String()) // gotestsum takes it for an error, so nothing else is printed
 		} else {
 			fmt.Fprintf(r.out, "%s: %v\n%s", s.name, err, messages.String())

@@ -82,8 +82,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestAgain: a test runs again with the flags of its stage, and alone.
-func TestAgain(t *testing.T) {
+// TestRerunStage: a test runs again with the flags of its stage, and alone.
+func TestRerunStage(t *testing.T) {
 	cache, upstream := module+"cache", module+"upstream"
 	stages := []stage{
 		{name: "unit tests", args: []string{"go", "test", "-json", "-race", cache, upstream}, events: true},
@@ -97,7 +97,7 @@ func TestAgain(t *testing.T) {
 		module + "cache FuzzHistory": "",
 		"fuzzers":                    "",
 	} {
-		s, err := again(stages, pkg, "^TestA$/^b$")
+		s, err := rerunStage(stages, pkg, "^TestA$/^b$")
 		if got := strings.Join(s.args, " "); got != want || (err != nil) != (want == "") {
 			t.Errorf("%s: got %q and the error %v, want %q", pkg, got, err, want)
 		}

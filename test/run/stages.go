@@ -41,9 +41,9 @@ func goTest(name string, packages []gotest.Package, flags ...string) stage {
 	return stage{name: name, args: args, events: true}
 }
 
-// again returns the stage that runs the tests of a package which match a regexp once more, with the flags and the binary
+// rerunStage returns the stage that runs the tests of a package which match a regexp once more, with the flags and the binary
 // of the stage in which they ran. pkg is the package's name in the events.
-func again(stages []stage, pkg, tests string) (stage, error) {
+func rerunStage(stages []stage, pkg, tests string) (stage, error) {
 	for _, s := range stages {
 		name, repeated := strings.CutSuffix(pkg, " ("+s.name+")")
 		i := slices.Index(s.args, name)
