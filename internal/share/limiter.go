@@ -11,6 +11,9 @@ const (
 	minLeaving = 64
 	// leavingPart is the part of the places that maxLeaving is.
 	leavingPart = 4
+	// maxOwnLeaving is how many lost queries may be about to end for the client that holds most to get another place. They are its own, and
+	// each takes a worker: with more, a flood that only evicts itself would occupy all cores.
+	maxOwnLeaving = 16
 	// freePart is the part of the places that background work leaves free.
 	freePart = 8
 )
@@ -20,8 +23,8 @@ const (
 // bounds its size. All its methods take constant time, but for [Limiter.Close].
 //
 // A query that has lost its place takes a moment to end. At most a quarter as many queries as
-// there are places are in this state. Beyond that, nobody gets a place by eviction. At half of
-// that, the client that holds most gets none: it would only take places from itself.
+// there are places are in this state. Beyond that, nobody gets a place by eviction. The client that holds most gets none
+// while a few are: it would only take places from itself.
 type Limiter struct {
 	seed              maphash.Seed
 	limit, maxLeaving int
@@ -189,7 +192,7 @@ func (l *Limiter) Close() {
 // mayEvict reports whether a place may be lost for c, which is NoClient if it has none.
 func (l *Limiter) mayEvict(c Client) bool {
 	if l.clients[NoClient].count == 0 && l.holdsMost(c) {
-		return l.leaving < l.maxLeaving/2
+		return l.leaving < maxOwnLeaving
 	}
 	return l.leaving < l.maxLeaving
 }

@@ -146,11 +146,11 @@ func TestLimiterBackground(t *testing.T) {
 func TestLimiterLeaving(t *testing.T) {
 	l := NewLimiter(1024)
 	greedy := acquire(t, l, addr(1), 1024)
-	greedy = append(greedy, acquire(t, l, addr(1), 128)...)
+	greedy = append(greedy, acquire(t, l, addr(1), maxOwnLeaving)...)
 	if l.Acquire(new(Place), addr(1)) {
 		t.Error("a client evicts itself without end")
 	}
-	for i := range 128 {
+	for i := range 256 - maxOwnLeaving {
 		greedy = append(greedy, acquire(t, l, addr(2+i), 1)...)
 	}
 	if l.Acquire(new(Place), addr(999)) {
@@ -241,7 +241,7 @@ func (m *model) acquire(p *Place, a netip.Addr) bool {
 		loser := m.loser(a)
 		most := m.maxLeaving
 		if loser == a {
-			most /= 2
+			most = maxOwnLeaving
 		}
 		if len(m.lost) >= most {
 			return false
