@@ -20,12 +20,12 @@
 //
 // # A waiting query over UDP
 //
-// A [pendingQuery] takes a turn before it is started (worker_turns.go), so that a flood leaves no thousands of
-// goroutines that can run. It belongs to one of these at a time:
+// A [pendingQuery] takes a turn before it is started (worker_turns.go). Clients take turns, and a reader forwards only a few queries
+// before it looks for packets again, so hits do not wait for a flood of misses. It belongs to one of these at a time:
 //
 //	reader ──▶ hasTurn ──▶ started: parked at the upstream ──▶ replied by who reads the upstream's reply
-//	   │                      │ late, truncated or failed, or the place is lost
-//	   └─────▶ queued ──▶ a worker: runs the path again, or waits for the upstream ──▶ replied
+//	   │          ▲ │         │ late, truncated or failed, or the place is lost
+//	   └▶ queued ─┘ └─▶ a worker: runs the path again, or waits for the upstream ──▶ replied
 //
 // A large answer keeps its turn until it is made. A query that loses its place is resumed by a worker at once.
 //

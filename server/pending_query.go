@@ -83,10 +83,12 @@ func (w *pendingQuery) complete() {
 // startWorker hands w, which has a turn or was started, to a worker. It does not block.
 func (w *pendingQuery) startWorker() {
 	s := w.server
+	s.workers.busy.Add(1)
 	if !s.workers.dispatch(w) {
 		s.workers.running.Go(func() {
 			for ; w != nil; w = s.workers.waitForWork(s.ctx) {
 				w.complete()
+				s.workers.busy.Add(-1)
 			}
 		})
 	}

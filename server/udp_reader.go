@@ -3,17 +3,18 @@ package server
 import (
 	"net/netip"
 	"runtime"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/udp"
 )
 
-// sharedStarts is the most waiting queries of a batch with which the reader forwards queries itself while several clients
-// have some. With more, workers forward them: the reader keeps up with a flood, hits do not wait, and the clients take turns.
+// sharedStarts is how many queries the reader forwards at most before it looks for packets again, while several clients have
+// some: in a flood, hits wait no longer than it takes to send so many.
 const sharedStarts = 4
 
-// yieldThreshold is up to how many waiting queries a reader yields its P to them. With more,
+// yieldThreshold is up to how many busy workers a reader yields its P to those that it has started. With more,
 // other threads are awake and take work from every run queue, so the reader can go on with
 // the hits.
 const yieldThreshold = 8
@@ -31,9 +32,7 @@ type udpReader struct {
 	shares   udp.Shares
 	drops    dropCounter
 	progress *progress
-	starting []*pendingQuery // queries of the batch that have a turn
-	// dispatched is how many queries of the batch wait, with or without a turn.
-	dispatched int
+	starting []*pendingQuery // queries that have a turn, in the order in which they got it
 }
 
 // newUDPReader returns the reader of l's socket with that index.
@@ -59,7 +58,7 @@ func (u *udpReader) run() {
 	for u.socket.ReadBatch(b) {
 		u.progress.tick()
 		if b.N == 0 {
-			u.yield(b.Fired)
+			u.yield(u.startQueries() || b.Fired)
 			continue
 		}
 		cfg := u.l.config.Load()
@@ -79,15 +78,18 @@ func (u *udpReader) run() {
 		u.progress.tick()
 		u.yield(u.startQueries())
 	}
+	for _, w := range u.starting {
+		w.startWorker()
+	}
+	u.starting = nil
 	u.reused.close()
 }
 
 // yield lets workers run that this goroutine has started, or that wait for a reply which it has read. They are queued on its P, which
-// it would take along into the kernel; another thread would steal them, but only after a while. A query that is not expected
-// among the upstreams' replies is with a worker.
+// it would take along into the kernel; another thread would steal them, but only after a while.
 func (u *udpReader) yield(started bool) {
-	waiting := u.s.waiting // asked only where it may matter: it has a lock
-	if started && waiting.InUse() <= yieldThreshold || u.batch.Replied && waiting.InUse() > u.socket.Upstreams().Expected() {
+	busy := u.s.workers.busy.Load()
+	if started && busy <= yieldThreshold || u.batch.Replied && busy > 0 {
 		runtime.Gosched()
 	}
 }
@@ -152,7 +154,6 @@ func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udp.
 	w.server, w.to, w.rt, w.socket, w.outcome = s, *from, rt, u.socket, o
 	w.state = hasTurn
 	s.running.Add(1)
-	u.dispatched++
 	switch s.turns.acquire(w, u.request.Arrival) {
 	case turnTaken:
 		u.starting = append(u.starting, w)
@@ -165,22 +166,24 @@ func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udp.
 	return true
 }
 
-// startQueries starts the queries of the batch that have a turn, and those to which they pass it on: those that only have to be
-// forwarded at once, and the others in workers. It reports whether a worker was started.
+// startQueries starts the next queries that have a turn, and those to which they pass it on. Those that only have to be forwarded at
+// once it starts itself, a few for each batch while several clients have some, and the others in workers. It reports
+// whether a worker was started.
 func (u *udpReader) startQueries() (workers bool) {
-	s, most := u.s, udp.BatchSize
-	if u.dispatched > sharedStarts && !s.turns.alone(u.request.Arrival) {
-		most = 0
+	s, left := u.s, udp.BatchSize
+	if len(u.starting) > 0 && !s.turns.alone(u.request.Arrival) {
+		left = sharedStarts
 	}
-	u.dispatched = 0
-	for i := 0; i < len(u.starting); i++ {
+	i := 0
+	for ; i < len(u.starting) && left > 0; i++ {
 		w := u.starting[i]
 		u.starting[i] = nil
-		if w.outcome != resolver.Forward || !w.StartsAtOnce() || i >= most {
+		if w.outcome != resolver.Forward || !w.StartsAtOnce() {
 			w.startWorker()
 			workers = true
 			continue
 		}
+		left--
 		if next := s.turns.release(w.Place); next != nil {
 			u.starting = append(u.starting, next)
 		}
@@ -190,7 +193,8 @@ func (u *udpReader) startQueries() (workers bool) {
 			workers = true
 		}
 	}
-	u.starting = u.starting[:0]
+	u.starting = slices.Delete(u.starting, 0, i)
+	u.batch.NoWait = len(u.starting) > 0
 	return workers
 }
 

@@ -22,7 +22,8 @@ type workerPool struct {
 	work     chan *pendingQuery
 	idle     chan struct{} // holds one value for each idle worker
 	running  sync.WaitGroup
-	trimming atomic.Bool // a trim is scheduled
+	busy     atomic.Int32 // how many workers have a query
+	trimming atomic.Bool  // a trim is scheduled
 }
 
 // newWorkerPool returns a pool without workers that keeps at most idle of them.

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// turnsPerCore is how many queries for each core are with a worker that has not run yet. They
-	// keep the cores busy until a worker passes a turn on. More would make the goroutines that
-	// can run, the readers among them, wait for longer.
+	// turnsPerCore is how many queries for each core have a turn: a reader is about to forward them, or they are with a worker that has
+	// not run yet. They keep the cores busy until a turn is passed on. More would make the goroutines that can run, the readers among
+	// them, wait for longer, and the query of another client for more of a flood's.
 	turnsPerCore = 4
 	// standingTime is for how long some query of a client must have waited for a turn, without a
-	// pause, until queries of the client are dropped. In that time the workers of one core
-	// start 600 queries. A burst that is over earlier loses nothing, however large it is.
+	// pause, until queries of the client are dropped. In that time one core
+	// forwards more than a thousand queries. A burst that is over earlier loses nothing, however large it is.
 	standingTime = 20 * time.Millisecond
 	// maxStandingLine is how many queries of such a client may wait for a turn. It gets its
 	// share of the turns with any number that lasts until the reader runs again.
@@ -25,13 +25,11 @@ const (
 	calmTime = time.Second
 )
 
-// workerTurns starts the queries that have to wait for an upstream or a view. Each such query costs a
-// worker ten times the CPU time of a hit. If readers started a worker for each at once, a flood would
-// leave thousands of goroutines that can run, and every other query, hits included, would wait
-// for them in the scheduler's queues.
+// workerTurns starts the queries that have to wait for an upstream or a view. Each such query costs ten times the CPU time of a hit. If
+// readers forwarded all at once, or started a worker for each, every other query, hits included, would wait for a flood.
 //
-// So a query takes a turn before it is started, and the worker passes the turn on as soon as
-// it runs, or the reader when it forwards the query itself. While there is no turn, queries wait in one line for each client, and the clients
+// So a query takes a turn before it is started, and the reader passes the turn on when it forwards the query, or the worker as soon as
+// it runs. While there is no turn, queries wait in one line for each client, and the clients
 // take turns (the fair queue of RFC 8290). A line that has not been empty for [standingTime] is a
 // flood and no burst (RFC 8289, section 3.2): its client has more than its share of the
 // CPU. Then the reader drops what exceeds [maxStandingLine] of that client, unless it is alone.

@@ -121,6 +121,11 @@ func (p *blockingSocket) ReadBatch(b *Batch) bool {
 			}
 			continue
 		}
+		if b.NoWait {
+			_ = p.receive(true)
+			p.checkLoad()
+			return true
+		}
 		errno := p.receive(p.lowRate)
 		switch {
 		case p.batch.N > 0:
@@ -134,17 +139,23 @@ func (p *blockingSocket) ReadBatch(b *Batch) bool {
 	}
 }
 
-// receiveOrReply waits for packets and for replies of upstreams. It reports whether there are any.
+// receiveOrReply waits for packets and for replies of upstreams. It reports whether there are any, or the reader does not wait.
 func (p *blockingSocket) receiveOrReply() bool {
 	b := p.batch
 	p.clearBatch()
-	start := clock.Now()
-	e, errno := p.poller.Wait(p.fd, recvTimeout, !p.lowRate)
+	start, timeout := clock.Now(), recvTimeout
+	if b.NoWait {
+		timeout = 0
+	}
+	e, errno := p.poller.Wait(p.fd, timeout, b.NoWait || !p.lowRate)
 	if e.Ready {
 		_ = p.receive(true)
 	}
 	b.Replied, b.Fired = e.Replies, e.Fired
 	switch {
+	case b.NoWait:
+		p.checkLoad()
+		return true
 	case b.N > 0:
 		p.checkLoad()
 		if p.lowRate {

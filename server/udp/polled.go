@@ -45,6 +45,9 @@ func (p *polledSocket) ReadBatch(b *Batch) bool {
 	if p.batch != b && !p.startReading(b) {
 		return false
 	}
+	if b.N = 0; b.NoWait {
+		return true // looking for a packet without waiting would cost more than the reader has left to do
+	}
 	b.N = 1
 	d := &b.Packets[0]
 	for {

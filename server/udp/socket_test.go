@@ -118,6 +118,29 @@ type expectedReply struct {
 	read chan struct{}
 }
 
+// newExpectedReply adds one to the set.
+func newExpectedReply(t *testing.T, set *pollset.Set) *expectedReply {
+	t.Helper()
+	e := &expectedReply{set: set, read: make(chan struct{})}
+	var err error
+	e.fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	check.NoError(t, err)
+	t.Cleanup(func() {
+		_ = unix.Close(e.fds[0])
+		_ = unix.Close(e.fds[1])
+	})
+	set.Add(e)
+	set.Expect(1)
+	return e
+}
+
+// send is what the upstream does.
+func (e *expectedReply) send(t *testing.T) {
+	t.Helper()
+	_, err := unix.Write(e.fds[1], []byte{1})
+	check.NoError(t, err)
+}
+
 func (e *expectedReply) FD() int { return e.fds[0] }
 
 func (e *expectedReply) ReadReplies() func() {
@@ -138,12 +161,7 @@ func TestUpstreams(t *testing.T) {
 			addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), peer.Ports(t, 1)[0])
 			p := openAt(t, addr, Options{}).(*blockingSocket)
 			p.lowRate = lowRate
-			e := &expectedReply{set: p.Upstreams(), read: make(chan struct{})}
-			var err error
-			e.fds, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-			check.NoError(t, err)
-			e.set.Add(e)
-			e.set.Expect(1)
+			e := newExpectedReply(t, p.Upstreams())
 			client := dialUDP(t, addr)
 			replied, packets := make(chan struct{}), make(chan struct{})
 			var once, first sync.Once
@@ -173,15 +191,40 @@ func TestUpstreams(t *testing.T) {
 				p.Close()
 				<-replied
 			}
-			if _, err := unix.Write(e.fds[1], []byte{1}); err != nil {
-				t.Fatal(err)
-			}
+			e.send(t)
 			<-e.read
 			if end == "" {
 				<-replied
 			}
-			_ = unix.Close(e.fds[0])
-			_ = unix.Close(e.fds[1])
 		}
+	}
+}
+
+// TestNoWait: a reader that has something else to do does not wait, and gets a packet, or an expected reply, that is there.
+func TestNoWait(t *testing.T) {
+	for _, w := range readerKinds {
+		t.Run(w.name, func(t *testing.T) {
+			addr := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), peer.Ports(t, 1)[0])
+			p := openAt(t, addr, w.Options)
+			b := NewBatch()
+			b.NoWait = true
+			client := dialUDP(t, addr)
+			for range 3 { // the first one would wait for ever
+				check.Equal(t, true, p.ReadBatch(b), "the socket is open")
+				check.Equal(t, 0, b.N, "packets that nobody has sent")
+			}
+			if _, err := client.Write([]byte("?")); err != nil {
+				t.Fatal(err)
+			}
+			b.NoWait = p.Upstreams() != nil // others look for packets only when they wait
+			eventually(t, "the packet to be read", func() bool { return p.ReadBatch(b) && b.N == 1 })
+			if p.Upstreams() == nil {
+				return
+			}
+			e := newExpectedReply(t, p.Upstreams())
+			check.Equal(t, true, p.ReadBatch(b) && b.N == 0 && !b.Replied, "nothing has come")
+			e.send(t)
+			eventually(t, "the reply to be read", func() bool { return p.ReadBatch(b) && b.Replied })
+		})
 	}
 }

@@ -69,7 +69,7 @@ const (
 type Socket interface {
 	// ReadBatch waits for packets and reads them into b, which belongs to the reader and is
 	// the same in all its calls. While it waits it reads the sockets of Upstreams, and may return without packets
-	// after that. It returns false after Close, when the socket is closed,
+	// after that, and with [Batch.NoWait]. It returns false after Close, when the socket is closed,
 	// and after Suspend; the reader then ends.
 	ReadBatch(b *Batch) bool
 	// WriteBatch sends the replies in b. A reply that cannot be sent is lost; the client
@@ -137,6 +137,8 @@ type Batch struct {
 	Replied bool
 	// Fired says that goroutines may have been started for queries to upstreams that are late.
 	Fired bool
+	// NoWait is set by the reader while it has something else to do: ReadBatch then does not wait, and may return without packets.
+	NoWait bool
 }
 
 // NewBatch returns an empty batch.
