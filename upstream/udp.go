@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/pollset"
+	"github.com/nodens-dns/nodens/internal/socket"
 )
 
 const (
@@ -190,6 +191,24 @@ func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 	return s, nil
 }
 
+// dialShared is dial for a query whose reply is read by the goroutine that reads q.readBy.
+func (t *udpTransport) dialShared(q *query) (*udpSocket, error) {
+	fd, local, err := socket.DialUDP(t.source, t.remote.AddrPort())
+	if err != nil {
+		return nil, err
+	}
+	enableErrorQueue(uintptr(fd))
+	s := &udpSocket{local: unmapped(local), openedAt: time.Now(), total: &t.inFlight, sharedSocket: &sharedSocket{set: q.readBy, transport: t, fd: fd}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		s.close()
+		return nil, ErrClosed
+	}
+	t.addSocket(s, q)
+	return s, nil
+}
+
 // addSocket adds s, on which q is the first query, to the sockets; t is locked.
 func (t *udpTransport) addSocket(s *udpSocket, q *query) {
 	t.live[s] = struct{}{}
@@ -347,6 +366,37 @@ func (t *udpTransport) expireQueries(s *udpSocket) (over bool) {
 		delete(t.live, s)
 	}
 	return s.finished()
+}
+
+// wakeShared makes the timer for sockets in sets fire at the given time at the latest; t is locked. It is set rarely, because all queries have
+// the same timeout.
+func (t *udpTransport) wakeShared(at time.Time) {
+	if !t.timerAt.IsZero() && !at.Before(t.timerAt) {
+		return
+	}
+	t.timerAt = at
+	if d := time.Until(at); t.timer == nil {
+		t.timer = time.AfterFunc(d, t.expireShared)
+	} else {
+		t.timer.Reset(d)
+	}
+}
+
+// expireShared completes the queries on sockets in sets whose deadlines have passed.
+func (t *udpTransport) expireShared() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timerAt = time.Time{}
+	now := time.Now()
+	for s := range t.live {
+		if s.sharedSocket == nil {
+			continue
+		}
+		if next := s.expire(now); !next.IsZero() {
+			t.wakeShared(next)
+		}
+		t.closeFinished(s)
+	}
 }
 
 // closeIdle is [transport.closeIdle].

@@ -280,3 +280,27 @@ func sendDatagram(fd uintptr, msg []byte) error {
 	}
 	return nil
 }
+
+// ReadReplies implements [pollset.Socket].
+func (s *udpSocket) ReadReplies() (flush func()) {
+	t := s.transport
+	b := t.batches.Get().(*batch)
+	defer t.batches.Put(b)
+	var n int
+	var err error
+	s.withFD(func(fd uintptr) { n, err = b.read(fd) })
+	if n > 0 {
+		_, flush = t.deliver(s, b, n)
+	}
+	switch {
+	case err == nil:
+	case isRecoverable(err):
+		t.handleErrorQueue(s)
+	default:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		s.failAll(err)
+		t.retire(s)
+	}
+	return flush
+}

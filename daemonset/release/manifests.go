@@ -239,3 +239,17 @@ func changes(section string) (list []change) {
 	}
 	return list
 }
+
+// writeIndex adds the index.
+func (m *maker) writeIndex(context.Context) error {
+	name := chartName(m.version)
+	body, err := os.ReadFile(filepath.Join(m.dir, name))
+	if err != nil {
+		return err
+	}
+	text, err := chartIndex(name, body)
+	if err != nil {
+		return err
+	}
+	return m.add(indexName, text)
+}

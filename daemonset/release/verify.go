@@ -392,3 +392,30 @@ func (v *verifier) checkNotes() error {
 	}
 	return err
 }
+
+// checkIndex checks that the index is the one that chartIndex makes from the chart.
+func (v *verifier) checkIndex() error {
+	text, err := v.read(indexName)
+	if err != nil {
+		return err
+	}
+	name := chartName(v.version)
+	chart, err := v.read(name)
+	if err != nil {
+		return err
+	}
+	want, err := chartIndex(name, chart)
+	if err != nil {
+		return err
+	}
+	lines, wanted := strings.Split(string(text), "\n"), strings.Split(string(want), "\n")
+	for i, line := range lines[:min(len(lines), len(wanted))] {
+		if line != wanted[i] {
+			return fmt.Errorf("%s has the line %q, want %q of %s", indexName, line, wanted[i], name)
+		}
+	}
+	if len(lines) != len(wanted) {
+		return fmt.Errorf("%s has %d lines, want %d", indexName, len(lines), len(wanted))
+	}
+	return nil
+}
