@@ -32,8 +32,8 @@ func start(t *testing.T, binary string, api *apiserver.Server, forward string) *
 	return startWith(t, binary, api, "", forward)
 }
 
-// startWith is start with options of the kubernetes directive.
-func startWith(t *testing.T, binary string, api *apiserver.Server, options, forward string) *agent {
+// startWith is start with options of the kubernetes directive, and additional environment variables.
+func startWith(t *testing.T, binary string, api *apiserver.Server, options, forward string, env ...string) *agent {
 	t.Helper()
 	ports := peer.Ports(t, 2)
 	text := fmt.Sprintf(`.:%d {
@@ -49,7 +49,7 @@ func startWith(t *testing.T, binary string, api *apiserver.Server, options, forw
 }
 `, ports[0], ports[1], api.Kubeconfig(apiserver.Agent), options, forward)
 	a := &agent{
-		process: peer.StartServer(t, text, peer.Command{Name: "nodens", Path: binary}),
+		process: peer.StartServer(t, text, peer.Command{Name: "nodens", Path: binary, Env: env}),
 		server:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0]),
 		ready:   fmt.Sprintf("http://127.0.0.1:%d/ready", ports[1]),
 	}

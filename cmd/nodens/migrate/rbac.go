@@ -2,9 +2,10 @@ package migrate
 
 import "cmp"
 
-// The environment variables with the name of the agent's node and with its pod's UID.
+// The environment variables with the name and the topology zone of the agent's node, and with its pod's UID.
 const (
 	nodeNameVar = "NODE_NAME"
+	nodeZoneVar = "NODE_ZONE"
 	podUIDVar   = "POD_UID"
 )
 
@@ -28,6 +29,9 @@ func (m *migration) setServiceAccount() {
 	}
 	if m.copyEnv(nodeNameVar) {
 		m.note(Changed, "env", "%s: the agent watches the pods of its own node", nodeNameVar)
+	}
+	if m.copyEnv(nodeZoneVar) {
+		m.note(Changed, "env", "%s: endpoints in the agent's zone come first", nodeZoneVar)
 	}
 }
 
