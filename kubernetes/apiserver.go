@@ -68,16 +68,19 @@ func openAPISource(v *View, cfg *config.Kubernetes, selector labels.Selector, op
 // run watches the API server until ctx ends.
 func (c *apiSource) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { c.newReflector(services, c.selector, &handler{}).Run(ctx) })
-	wg.Go(func() { c.newReflector(namespaces, c.namespaces, &handler{}).Run(ctx) })
 	wg.Go(func() { c.reflectPods(ctx) })
 	wg.Go(func() { c.findPodCIDRs(ctx) })
-	if c.withSlices {
-		wg.Go(func() { c.runSliceReflectors(ctx) })
-	}
-	if c.multicluster {
-		wg.Go(func() { c.newReflector(serviceImports, c.selector, &handler{}).Run(ctx) })
-	}
+	wg.Go(func() {
+		c.verifySaved(ctx)
+		wg.Go(func() { c.follow(ctx, services, c.selector) })
+		wg.Go(func() { c.follow(ctx, namespaces, c.namespaces) })
+		if c.withSlices {
+			wg.Go(func() { c.runSliceReflectors(ctx) })
+		}
+		if c.multicluster {
+			wg.Go(func() { c.follow(ctx, serviceImports, c.selector) })
+		}
+	})
 	done := make(chan struct{})
 	go func() {
 		wg.Wait()
@@ -89,6 +92,14 @@ func (c *apiSource) run(ctx context.Context) {
 	case <-time.After(stopTimeout):
 	}
 	c.clients.close()
+}
+
+// follow watches a resource until ctx ends.
+func (c *apiSource) follow(ctx context.Context, r resource, selector labels.Selector) {
+	h := &handler{}
+	f := c.newReflector(r, selector, h)
+	h.follow(f)
+	f.Run(ctx)
 }
 
 // newReflector returns a reflector of r that feeds h. It is not running.
@@ -120,7 +131,7 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 		wg.Go(func() {
 			where.waitFirstReply(ctx, c.view.maxStartDelay)
 			where.runWithZone(ctx, c.view.maxStartDelay, func(ctx context.Context) {
-				c.newReflector(importSlices, c.requiring(labelImport, selection.Exists), &handler{}).Run(ctx)
+				c.follow(ctx, importSlices, c.requiring(labelImport, selection.Exists))
 			})
 		})
 	}
@@ -138,7 +149,8 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 
 // reflectSlices watches the EndpointSlices of src until ctx ends.
 func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
-	f := c.newReflector(endpointSlices, c.selector, &handler{source: src})
+	h := &handler{source: src}
+	f := c.newReflector(endpointSlices, c.selector, h)
 	if src.ns != nil {
 		f.Namespace = src.ns.label[1:]
 	}
@@ -151,6 +163,7 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 			f.Labels = f.Labels.Add(*not)
 		}
 	}
+	h.follow(f)
 	f.Run(ctx)
 }
 

@@ -41,8 +41,8 @@
 // seen deleted does not come back.
 //
 // Versions mean nothing after the API server's data were set back (reflector.History): all of
-// them are forgotten, and those of a source count again when it begins a list. A saved view has
-// none.
+// them are forgotten, and those of a source count again when it begins a list. Those of a saved
+// view count only if it is resumed.
 //
 // The slice controller labels its slices of headless Services with a selector. Slices made by
 // hand or mirrored from Endpoints need not have either label, or may have one by mistake. At the
@@ -87,8 +87,12 @@
 // # The saved view
 //
 // With `save`, the records are written to a file from time to time and at the end, with a
-// checksum, and a start loads them. They are valid until the watched resources replace
-// them. The file is read like untrusted input: only if nobody but the agent's user can
+// checksum, and a start loads them. The file also has the position of each reflector (its
+// resourceVersion, and the versions of the newest objects), the resourceVersions of slices,
+// and what else handlers keep of objects: a saved view is what a list at these versions gives.
+// So a start goes on with a plain watch (resume.go), once reflector.Verify has found that the
+// API server's data have been there. Otherwise the records are valid until lists replace
+// them. Pods are always listed: what they are observed for is not saved. The file is read like untrusted input: only if nobody but the agent's user can
 // have written it, in bounded pieces, and each record is checked for what a handler can
 // make of an object. One invalid record rejects the whole file.
 //

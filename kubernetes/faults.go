@@ -165,6 +165,28 @@ func (l *faultLog) clearMissing(now time.Time, r resource, missing func(ns, name
 	}
 }
 
+// faulty returns the objects that have faults.
+func (l *faultLog) faulty() (list []faultKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, state := range l.objects {
+		if state.text != 0 {
+			list = append(list, key)
+		}
+	}
+	return list
+}
+
+// restore records that an object has faults, of which the description is lost.
+func (l *faultLog) restore(key faultKey) {
+	if l.objects == nil {
+		l.objects = make(map[faultKey]faultState)
+	}
+	if len(l.objects) < maxFaulty {
+		l.objects[key] = faultState{text: 1}
+	}
+}
+
 // isEmpty reports whether no object is known.
 func (l *faultLog) isEmpty() bool {
 	l.mu.Lock()

@@ -147,6 +147,13 @@ func (x *index) isComplete(s *service) bool {
 	return x.level == levelWide && s.kind == headless && s.selects && s.hasLabelledSlice()
 }
 
+// hasSlicesOf reports whether the slices of a namespace are in view, or the most of a cluster's.
+func (x *index) hasSlicesOf(namespace string) bool {
+	key, _ := namespaceKey(namespace)
+	ns := x.namespaces[key]
+	return x.level > levelNode || ns != nil && ns.complete
+}
+
 // serviceGroup is the epoch group of answers made from the service of key alone.
 func (x *index) serviceGroup(key []byte) uint64 { return maphash.Bytes(x.seed, key) }
 

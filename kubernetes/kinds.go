@@ -201,7 +201,7 @@ func (h *handler) change(f func(*index) bool) {
 	if h.resource.forImports() {
 		x, serial = &h.view.imports, &h.view.importSerial
 	}
-	h.view.changeIn(x, serial, func(x *index) bool { return (h.source == nil || !h.source.closed) && f(x) })
+	h.view.noteActivityAt(h.view.changeIn(x, serial, func(x *index) bool { return (h.source == nil || !h.source.closed) && f(x) }))
 }
 
 // missingObjects returns the objects, as namespace and name, that are in the index and

@@ -343,6 +343,16 @@ func (a *annotations) put(namespace, value string) {
 	a.observe(namespace, value)
 }
 
+// get returns the value of a namespace, "" for none.
+func (a *annotations) get(namespace string) string {
+	if a == nil {
+		return ""
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.values[namespace]
+}
+
 // close reports that no namespace has a value any more, and ignores later ones.
 func (a *annotations) close() {
 	if a == nil {

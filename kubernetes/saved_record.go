@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // savedHead is the header of the file.
@@ -28,6 +29,8 @@ type savedHead struct {
 	Foreign bool
 	// NoImports says that the resources of `multicluster` had not been listed.
 	NoImports bool
+	// Conversion is the [conversionVersion] of the records. Older agents have none.
+	Conversion int
 }
 
 // level returns the level of the file. Without the slices of foreignSource, levelWide is not
@@ -45,6 +48,8 @@ type savedRecord struct {
 	Service   *savedService
 	Slice     *savedSlice
 	Pod       *savedPod
+	Position  *savedPosition
+	Fault     *savedFault
 	// Import says that the service or slice belongs to the multicluster zones.
 	Import bool
 }
@@ -52,6 +57,8 @@ type savedRecord struct {
 type savedNamespace struct {
 	Label         string
 	Object, Whole bool
+	// ClientMetrics is the value of [ClientMetricsAnnotation].
+	ClientMetrics string
 }
 
 type savedService struct {
@@ -77,6 +84,9 @@ type savedSlice struct {
 	// Controlled leaves it out.
 	Labelled, Controlled bool
 	Withheld             bool
+	// Version is the resourceVersion. It counts only if the slices' positions do: the server's versions may have been set
+	// back since.
+	Version uint64
 }
 
 type savedPod struct {
@@ -84,6 +94,18 @@ type savedPod struct {
 	IPs                []string
 	Here, Host, Ending bool
 	Shown              bool
+}
+
+// savedPosition is how far the view was. The records are what a list at that version gives.
+type savedPosition struct {
+	Source   sourceKey
+	Position reflector.Position
+}
+
+// savedFault is an object with faults.
+type savedFault struct {
+	Resource resource
+	NS, Name string
 }
 
 // class returns the class of s.
@@ -197,30 +219,36 @@ func (h *savedHead) check() error {
 // make: otherwise a tenant who creates an object could prevent a node's view from being
 // restored. A record without a known field comes from a later version and is ignored.
 func (r *savedRecord) check() error {
-	known := 0
-	var err error
+	var results []error
 	if r.Namespace != nil {
-		known++
-		if !isLabels(r.Namespace.Label, 1) || r.Import {
-			err = invalid("namespace", r.Namespace.Label)
-		}
+		results = append(results, r.Namespace.check(r.Import))
 	}
 	if r.Service != nil {
-		known++
-		err = errors.Join(err, r.Service.check(r.Import))
+		results = append(results, r.Service.check(r.Import))
 	}
 	if r.Slice != nil {
-		known++
-		err = errors.Join(err, r.Slice.check(r.Import))
+		results = append(results, r.Slice.check(r.Import))
 	}
 	if r.Pod != nil {
-		known++
-		err = errors.Join(err, r.Pod.check(r.Import))
+		results = append(results, r.Pod.check(r.Import))
 	}
-	if known > 1 {
-		return fmt.Errorf("%d objects in one record", known)
+	if r.Position != nil {
+		results = append(results, r.Position.check())
 	}
-	return err
+	if r.Fault != nil {
+		results = append(results, r.Fault.check())
+	}
+	if len(results) > 1 {
+		return fmt.Errorf("%d objects in one record", len(results))
+	}
+	return errors.Join(results...)
+}
+
+func (n *savedNamespace) check(imported bool) error {
+	if !isLabels(n.Label, 1) || imported || len(n.ClientMetrics) > maxAnnotation {
+		return invalid("namespace", n.Label)
+	}
+	return nil
 }
 
 // requirement is a condition that a record must meet, and the value that it is about.
@@ -331,6 +359,30 @@ func (p *savedPod) check(imported bool) error {
 		if a, ok := netip.AddrFromSlice([]byte(ip)); !ok || a.Is4In6() {
 			return invalid("pod IP", ip)
 		}
+	}
+	return nil
+}
+
+func (p *savedPosition) check() error {
+	if p.Source.Resource >= numResources || len(p.Source.Scope) > maxObjectName || p.Position.Version == 0 {
+		return invalid("position", p.Source.Scope)
+	}
+	for _, o := range p.Position.Newest {
+		if !isSavedVersion(o) {
+			return invalid("object of a position", o.Name)
+		}
+	}
+	return nil
+}
+
+// isSavedVersion reports whether o, which requests will name, may be in a file.
+func isSavedVersion(o reflector.ObjectVersion) bool {
+	return (o.Namespace == "" || isObjectName(o.Namespace)) && isObjectName(o.Name) && o.Version > 0
+}
+
+func (f *savedFault) check() error {
+	if f.Resource >= numResources || len(f.NS) > maxObjectName || len(f.Name) > maxObjectName {
+		return invalid("object with faults", f.Name)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // encodeSaved returns a saved view of those values, with its checksum.
@@ -158,6 +159,15 @@ var invalidRecords = map[string]savedRecord{
 	"pod with an odd address":        {Pod: &savedPod{Name: "n/p", NS: "\x01n", IPs: []string{"\x01\x02\x03"}}},
 	"pod without an address":         {Pod: &savedPod{Name: "n/p", NS: "\x01n", IPs: []string{""}}},
 	"pod of imports":                 {Pod: &savedPod{Name: "n/p", NS: "\x01n"}, Import: true},
+	"annotation too long":            {Namespace: &savedNamespace{Label: "\x01a", ClientMetrics: strings.Repeat("x", maxAnnotation+1)}},
+	"position of no resource":        {Position: &savedPosition{Source: sourceKey{Resource: numResources}, Position: reflector.Position{Version: 1}}},
+	"position of too long a scope":   {Position: &savedPosition{Source: sourceKey{Scope: strings.Repeat("x", maxObjectName+1)}, Position: reflector.Position{Version: 1}}},
+	"position without a version":     {Position: &savedPosition{}},
+	"position with a path":           {Position: &savedPosition{Position: reflector.Position{Version: 1, Newest: []reflector.ObjectVersion{{Namespace: "a/b", Name: "x", Version: 1}}}}},
+	"position with no name":          {Position: &savedPosition{Position: reflector.Position{Version: 1, Newest: []reflector.ObjectVersion{{Version: 1}}}}},
+	"position with no version":       {Position: &savedPosition{Position: reflector.Position{Version: 1, Newest: []reflector.ObjectVersion{{Name: "x"}}}}},
+	"faults of no resource":          {Fault: &savedFault{Resource: numResources}},
+	"faults of too long a name":      {Fault: &savedFault{Name: strings.Repeat("x", maxObjectName+1)}},
 	"two in one":                     {Pod: &savedPod{Name: "n/p", NS: "\x01n"}, Namespace: &savedNamespace{Label: "\x01n"}},
 }
 

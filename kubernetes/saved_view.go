@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"sync"
 	"time"
 	"unique"
 
@@ -49,8 +50,18 @@ type savedView struct{ *View }
 // viewSaver keeps the file of a view up to date.
 type viewSaver struct {
 	view *View
-	path string
+	path string // "" is none
+	mu   sync.Mutex
 	last uint64 // the view's number of changes when it was last saved
+}
+
+// Save writes the view to the file of `save`, if it has one, if the view is synced, and if anything has come since the
+// last time. It blocks until then. Errors are logged. A view that is opened next, here or by another agent, goes on from
+// there.
+func (v *View) Save() {
+	if v.saver.path != "" {
+		v.saver.save()
+	}
 }
 
 // run saves the view at each interval, and when ctx ends.
@@ -70,6 +81,8 @@ func (s *viewSaver) run(ctx context.Context) {
 
 // save saves the view if it is synced and has changed.
 func (s *viewSaver) save() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	last := s.view.changes.Load()
 	if !s.view.Synced() || last == s.last {
 		return
@@ -129,10 +142,11 @@ func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 	head := savedHead{
 		Version: savedVersion, Made: v.fingerprint, Zone: v.converter.zone, At: time.Unix(0, v.lastEvent.Load()),
 		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level, Foreign: true, NoImports: !v.importsListed(),
+		Conversion: conversionVersion,
 	}
 	var list []func() savedRecord
 	for _, ns := range v.index.namespaces {
-		rec := savedNamespace{Label: ns.label, Object: ns.hasObject, Whole: ns.complete}
+		rec := savedNamespace{Label: ns.label, Object: ns.hasObject, Whole: ns.complete, ClientMetrics: v.annotations.get(ns.label[1:])}
 		list = append(list, func() savedRecord { return savedRecord{Namespace: &rec} })
 	}
 	for _, p := range v.index.pods {
@@ -148,7 +162,21 @@ func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(), Import: x == &v.imports} })
 		}
 	}
-	return head, list
+	return head, append(list, v.sourceRecords()...)
+}
+
+// sourceRecords returns what a list gives besides the records of objects. The view's lock is held.
+func (v savedView) sourceRecords() (list []func() savedRecord) {
+	for source, p := range v.positions() {
+		list = append(list, func() savedRecord { return savedRecord{Position: &savedPosition{source, p}} })
+	}
+	for _, f := range v.faults.faulty() {
+		rec := savedFault{f.resource, f.ns, f.name}
+		if rec.check() == nil && (f.resource != endpointSlices || v.index.hasSlicesOf(f.ns)) {
+			list = append(list, func() savedRecord { return savedRecord{Fault: &rec} })
+		}
+	}
+	return list
 }
 
 func (p *pod) saved() *savedPod {
@@ -166,11 +194,10 @@ func newSavedService(s *service, key string) *savedService {
 	return r
 }
 
-// saved leaves out the version: the server's may have been set back when the file is read.
 func (s *slice) saved() *savedSlice {
 	r := &savedSlice{
 		Name: s.name, Key: s.key, Cluster: s.cluster, Size: s.size, Addrs: s.addrs, Hosts: s.hosts, Ports: s.ports,
-		Near: s.localities, Labelled: s.class == headlessSlice, Controlled: s.class == anySlice, Withheld: s.withheld,
+		Near: s.localities, Labelled: s.class == headlessSlice, Controlled: s.class == anySlice, Withheld: s.withheld, Version: s.version,
 	}
 	for _, z := range s.zones {
 		text := ""
@@ -206,6 +233,13 @@ func (v savedView) restore(path string) {
 	if v.converter.zone == "" {
 		v.converter.zone = head.Zone
 	}
+	if v.resumable(&head) {
+		v.saved, v.savedZone, v.savedAnnotations = fresh.saved, head.Zone, fresh.savedAnnotations
+	}
+	if len(v.saved) == 0 {
+		fresh.index.forgetVersions()
+	}
+	v.faults.objects = fresh.faults.objects
 	v.index, v.imports = fresh.index, fresh.imports
 	v.index.level = head.level()
 	v.index.recompute()
@@ -317,6 +351,9 @@ func (v savedView) putRecord(r *savedRecord) {
 		if ns.complete {
 			ns.lastUsed.Store(v.scope.tick.Load()) // so that it is watched again
 		}
+		if value := r.Namespace.ClientMetrics; value != "" {
+			v.savedAnnotations[r.Namespace.Label[1:]] = value
+		}
 	case r.Service != nil:
 		s := r.Service
 		rec := service{
@@ -330,6 +367,10 @@ func (v savedView) putRecord(r *savedRecord) {
 	case r.Pod != nil:
 		p := r.Pod
 		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, onNode: p.Here, hostNetwork: p.Host, terminating: p.Ending, named: p.Shown})
+	case r.Position != nil:
+		v.saved[r.Position.Source] = r.Position.Position
+	case r.Fault != nil:
+		v.faults.restore(faultKey{r.Fault.Resource, r.Fault.NS, r.Fault.Name})
 	}
 }
 
@@ -337,7 +378,7 @@ func (v savedView) putRecord(r *savedRecord) {
 func (s *savedSlice) slice() *slice {
 	sl := &slice{
 		name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
-		localities: s.Near, class: s.class(), withheld: s.Withheld,
+		localities: s.Near, class: s.class(), withheld: s.Withheld, version: s.Version,
 	}
 	for _, text := range s.Zones {
 		var z zoneName

@@ -170,7 +170,7 @@ func TestSaveFails(t *testing.T) {
 	dir := t.TempDir()
 	cfg := savedConfig(t, filepath.Join(dir, "gone", "view"))
 	v, _ := openSaved(t, cfg)
-	if err := file.Replace(v.savePath, savedView{v}.writeSaved); err == nil {
+	if err := file.Replace(v.saver.path, savedView{v}.writeSaved); err == nil {
 		t.Error("saved into a folder that does not exist")
 	}
 	var objects []metav1.Object

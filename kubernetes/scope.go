@@ -2,12 +2,14 @@ package kubernetes
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // level is how much of the cluster's EndpointSlices is in view.
@@ -115,6 +117,7 @@ func (sc *scope) broadcast() {
 type sliceSource struct {
 	view   *View
 	ns     *namespace // nil is the whole cluster
+	key    string     // in [sliceManager]
 	only   sliceClass // only slices of this class; anySlice is all
 	cancel context.CancelFunc
 	// complete says that all of its slices are in view; closed that further events are
@@ -123,6 +126,8 @@ type sliceSource struct {
 	// view's lock guards them.
 	complete, closed, outdated bool
 	version                    uint64
+	follower                   follower
+	saved                      reflector.Position // of the saved view, until the reflector goes on from it
 }
 
 // covers reports whether src delivers sl. A nil src, the source of manifests, delivers all
@@ -254,6 +259,7 @@ func (ns *namespace) needsAllSlices() bool { return ns.unlabelled > 0 || ns.need
 
 // startSources starts the desired sources that don't exist.
 func (k *sliceManager) startSources(ctx context.Context, desired []string) {
+	var started []func()
 	for _, key := range desired {
 		if k.sources[key] != nil {
 			continue
@@ -262,7 +268,7 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 			k.sources = make(map[string]*sliceSource)
 		}
 		class, wide := classOf[key]
-		src := &sliceSource{view: k.view, only: class}
+		src := &sliceSource{view: k.view, key: key, only: class}
 		var follow context.Context
 		follow, src.cancel = context.WithCancel(ctx)
 		k.view.mu.Lock()
@@ -272,9 +278,15 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 			src.ns.sourceCount++
 			src.complete = src.ns.complete // from a saved view
 		}
+		if p, ok := k.view.saved[sourceKey{endpointSlices, key}]; ok {
+			src.complete, src.version, src.saved = true, p.Version, p
+		}
 		k.view.mu.Unlock()
 		k.sources[key] = src
-		k.reflectors.Go(func() { k.reflect(follow, src) })
+		started = append(started, func() { k.reflect(follow, src) })
+	}
+	for _, reflect := range started { // when the versions of all are known, which tell what is outdated
+		k.reflectors.Go(reflect)
 	}
 }
 
@@ -309,6 +321,7 @@ func (k *sliceManager) dropRestored() {
 			}
 		}
 		x.recompute()
+		maps.DeleteFunc(k.view.saved, func(key sourceKey, _ reflector.Position) bool { return key.Resource == endpointSlices })
 		return lost // the zone may change unseen, and its serial is that of a transfer
 	})
 	k.dropUncovered()

@@ -78,6 +78,13 @@ type View struct {
 	mu      sync.RWMutex
 	index   index
 	imports index // ServiceImports and their slices
+	// saved are the positions of the saved view that no reflector has gone on from yet, for records for savedZone, and
+	// savedAnnotations the annotations of its Namespaces.
+	saved            map[sourceKey]reflector.Position
+	savedZone        string
+	savedAnnotations map[string]string
+	// followers are the reflectors but those of slices, which their sources have.
+	followers [numResources]follower
 	// savedWithoutImports says that the saved view had no lists of ServiceImports. It is set before Run.
 	savedWithoutImports bool
 	ended               bool // Run has returned, or is about to
@@ -86,9 +93,9 @@ type View struct {
 	serial zoneSerial
 	// importSerial is the serial of the multicluster zones.
 	importSerial zoneSerial
-	lastEvent    atomic.Int64 // unix nanoseconds
-	changes      atomic.Uint64
-	savePath     string // "" is none
+	lastEvent    atomic.Int64  // unix nanoseconds
+	changes      atomic.Uint64 // signs of life of the source
+	saver        viewSaver
 	fingerprint  string // of the options that shape saved records
 
 	outages  *reflector.OutageLog
@@ -148,8 +155,9 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if !v.external {
 		v.fingerprint += withoutExternal
 	}
-	if v.savePath = cfg.Save; v.savePath != "" {
-		savedView{v}.restore(v.savePath)
+	if cfg.Save != "" {
+		v.saver.view, v.saver.path = v, cfg.Save
+		savedView{v}.restore(cfg.Save)
 	}
 	v.serial.shared = opts.Epochs.AcquireValue()
 	v.serial.Store(v.serial.Load())
@@ -169,6 +177,7 @@ func newView(opts Options) *View {
 		faults:        faultLog{seed: maphash.MakeSeed()},
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
 		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod, opts.PodLabels), annotations: newAnnotations(opts.ObserveNamespace),
+		saved: make(map[sourceKey]reflector.Position), savedAnnotations: make(map[string]string),
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
 		},
@@ -200,13 +209,12 @@ func (v *View) Run(ctx context.Context) {
 		defer v.mu.Unlock()
 		v.ended = true
 	}()
-	if v.savePath == "" {
+	if v.saver.path == "" {
 		v.source.run(ctx)
 		return
 	}
 	var saving sync.WaitGroup
-	s := viewSaver{view: v, path: v.savePath}
-	saving.Go(func() { s.run(ctx) })
+	saving.Go(func() { v.saver.run(ctx) })
 	v.source.run(ctx)
 	saving.Wait()
 }
@@ -277,17 +285,16 @@ func (v *View) bumpSerial() {
 // visible change.
 func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) }
 
-// changeIn is change for an index and the serial of its zones.
-func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
+// changeIn is change for an index and the serial of its zones. It returns the time.
+func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) (now time.Time) {
 	v.mu.Lock()
 	visible := f(x)
-	now := v.now()
+	now = v.now()
 	if visible { // f has bumped the epochs
 		serial.change(uint32(now.Unix()))
 	}
 	v.mu.Unlock()
-	v.noteActivityAt(now)
-	v.changes.Add(1)
+	return now
 }
 
 // noteActivity records a sign of life of the source.
@@ -295,6 +302,7 @@ func (v *View) noteActivity() { v.noteActivityAt(v.now()) }
 
 // noteActivityAt is noteActivity at that time.
 func (v *View) noteActivityAt(now time.Time) {
+	v.changes.Add(1)
 	last := time.Unix(0, v.lastEvent.Swap(now.UnixNano()))
 	if v.watchesAPI() && now.Sub(last) > SilentAfter && !last.Before(v.opened) {
 		v.gaps.silent(now, now.Sub(last))

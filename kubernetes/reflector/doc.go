@@ -25,6 +25,9 @@
 // lower, every reflector of the server lists again, the one that found it first too: the
 // handler may have ignored objects because of their low versions.
 //
+// A reflector can begin with a watch from a saved [Position]. [Reflector.Verify] tells before whether the server has
+// been there.
+//
 // After a failure the reflector waits as [Backoff] says. The first list after an expired
 // version is not delayed by earlier failures.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,9 @@ const getNodeTimeout = 2 * time.Second
 // acceptMetadata is the Accept header that asks for objects without spec and status.
 const acceptMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
 	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+// acceptMetadataList is acceptMetadata for lists, for which the server refuses that.
+var acceptMetadataList = strings.ReplaceAll(acceptMetadata, "PartialObjectMetadata", "PartialObjectMetadataList")
 
 // acceptNode is the Accept header that asks for a whole Node.
 const acceptNode = "application/vnd.kubernetes.protobuf,application/json"

@@ -80,12 +80,17 @@ type Reflector struct {
 	Outages      *OutageLog // shared by the reflectors of one API server
 	History      *History   // shared by the reflectors of one API server; nil: not shared
 
+	// Resume is where the Handler is already, as [Reflector.Verify] confirms: Run begins with a watch from there. The zero
+	// Position is nowhere, and Run begins with a list.
+	Resume Position
+
 	FirstBackoff time.Duration // the first pause after a failure; 0 is 800 ms
 	StartDelay   time.Duration // bound of a random delay before the first request; 0 is none
 
 	errors  errorLog
 	version string   // the last resourceVersion seen; "" if a list is due
 	at      position // when the last list was requested
+	tracker tracker
 	// silences counts the silent watches since the last list, patience those that lead to a
 	// list; 0 is one.
 	silences, patience int
@@ -102,6 +107,7 @@ func (f *Reflector) Run(ctx context.Context) {
 	if f.History == nil {
 		f.History = NewHistory(nil)
 	}
+	f.resume()
 	if f.StartDelay > 0 {
 		sleep(ctx, rand.N(f.StartDelay))
 	}
@@ -125,6 +131,17 @@ func (f *Reflector) Run(ctx context.Context) {
 		sleep(ctx, Backoff(f.FirstBackoff, failed, err))
 		failed++
 	}
+}
+
+// resume makes the first request a watch from Resume, if that is set.
+func (f *Reflector) resume() {
+	if f.Resume.Version == 0 {
+		return
+	}
+	f.version, f.errors.listed = strconv.FormatUint(f.Resume.Version, 10), true
+	f.at = f.History.position(f.Resource)
+	f.History.see(f.at, f.Resource, f.Resume.Version)
+	f.tracker.set(f.Resume)
 }
 
 // CheckAccess lists one object, without the handler, until the API server allows it or ctx
@@ -164,6 +181,7 @@ func (f *Reflector) handleResult(verb string, err error, again bool) bool {
 	if f.version != "" {
 		if f.needsList(err) {
 			f.version = ""
+			f.tracker.set(Position{})
 		}
 	} else if f.switchListMode(err) {
 		return true
@@ -243,8 +261,11 @@ func (f *Reflector) newRequest(o *metav1.ListOptions) *rest.Request {
 	if f.Namespace != "" {
 		req.Namespace(f.Namespace)
 	}
-	if f.MetadataOnly {
+	switch {
+	case f.MetadataOnly && o.Watch:
 		req.SetHeader("Accept", acceptMetadata)
+	case f.MetadataOnly:
+		req.SetHeader("Accept", acceptMetadataList)
 	}
 	return req
 }
@@ -272,6 +293,7 @@ func guardOr(ctx context.Context, err error) error {
 
 // beginList starts a list.
 func (f *Reflector) beginList() error {
+	f.tracker.set(Position{})
 	f.Handler.BeginList()
 	// The handler may have learned of an end of the era before this list. Later it learns of it
 	// during the list.
@@ -322,6 +344,7 @@ func (f *Reflector) endList(version string) error {
 	}
 	f.version, f.errors.listed = version, true
 	f.Handler.EndList(n)
+	f.tracker.reach(n)
 	return nil
 }
 
@@ -349,6 +372,9 @@ func (f *Reflector) upsert(obj runtime.Object, live bool) {
 		return
 	}
 	f.Handler.Upsert(obj, live)
+	if o, ok := obj.(metav1.Object); ok {
+		f.tracker.note(o, false, live)
+	}
 }
 
 // watch watches from the last resourceVersion, or from a streamed list if there is none,
@@ -424,13 +450,16 @@ func (f *Reflector) handleEvent(kind watch.EventType, obj runtime.Object) error 
 	switch kind {
 	case watch.Added, watch.Modified:
 		f.Handler.Upsert(obj, !listing)
+		f.tracker.note(o, false, !listing)
 	case watch.Deleted:
 		f.Handler.Delete(obj)
+		f.tracker.note(o, true, !listing)
 	case watch.Bookmark:
 		if listing {
 			return f.handleBookmark(o)
 		}
 		f.silences, f.patience = 0, 0
+		f.tracker.reach(parseVersion(o.GetResourceVersion()))
 	default:
 		f.errors.skip(fmt.Errorf("event of unknown type %q", kind))
 		return nil

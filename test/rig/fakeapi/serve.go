@@ -37,6 +37,7 @@ func (r resource) version() string { return r.kind().GroupVersion().String() }
 type selection struct {
 	plural, namespace, node string
 	protobuf                bool
+	after                   int // events up to that version are left out
 }
 
 // selects reports whether the object is among what the request asks for.
@@ -62,6 +63,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	if req.URL.Query().Get("watch") == "" {
 		defer s.mu.Unlock()
+		if strings.Contains(req.Header.Get("Accept"), "as=PartialObjectMetadata;") { // not …List
+			WriteStatus(w, http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable)
+			return
+		}
 		s.writeList(w, q)
 		return
 	}
@@ -74,6 +79,7 @@ func parse(req *http.Request) selection {
 	if before, after, ok := strings.Cut(req.URL.Path, "/namespaces/"); ok && before != "" {
 		q.namespace, _, _ = strings.Cut(after, "/")
 	}
+	q.after, _ = strconv.Atoi(req.URL.Query().Get("resourceVersion"))
 	for _, term := range strings.Split(req.URL.Query().Get("fieldSelector"), ",") {
 		if node, ok := strings.CutPrefix(term, "spec.nodeName="); ok {
 			q.node = node
@@ -152,11 +158,10 @@ func (s *Server) begin(out *bytes.Buffer, req *http.Request, q selection) bool {
 		out.Write(q.encode("BOOKMARK", bookmark(q.plural, s.version)))
 		return true
 	}
-	at, err := strconv.Atoi(req.URL.Query().Get("resourceVersion"))
-	if err != nil {
+	if q.after == 0 {
 		return true // from now on
 	}
-	return s.writeHistory(out, q, at)
+	return s.writeHistory(out, q)
 }
 
 // added returns the event that the object is in a streamed list. The server is locked.
@@ -167,14 +172,14 @@ func (e *entry) added(q selection) []byte {
 	return e.listed[q.protobuf]
 }
 
-// writeHistory is begin for the events after the version at.
-func (s *Server) writeHistory(out *bytes.Buffer, q selection, at int) bool {
-	if at < s.oldest {
+// writeHistory is begin for the events after a version.
+func (s *Server) writeHistory(out *bytes.Buffer, q selection) bool {
+	if q.after < s.oldest {
 		q.writeExpired(out)
 		return false
 	}
 	for _, e := range s.events {
-		if e.version > at && e.raw == nil {
+		if e.raw == nil {
 			q.write(out, e)
 		}
 	}
@@ -201,7 +206,7 @@ func (q selection) writeExpired(out *bytes.Buffer) {
 // write appends the event, if the watch selects it, to out.
 func (q selection) write(out *bytes.Buffer, e event) {
 	switch {
-	case e.plural != q.plural || !q.selects(e.object):
+	case e.plural != q.plural || !q.selects(e.object) || e.version < q.after || e.version == q.after && e.raw == nil:
 	case e.raw != nil:
 		out.Write(e.raw)
 	default:

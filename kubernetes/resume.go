@@ -1,0 +1,132 @@
+package kubernetes
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
+)
+
+const (
+	// conversionVersion is the version of what handlers make of objects, and of what a saved view holds of that. Increase
+	// it with every change: an object that does not change is not sent again, and its record would stay as it is.
+	conversionVersion = 1
+	// maxResumeAge is the age up to which a saved view is resumed. The API server forgets older versions, and in a longer
+	// time its data may have been set back and have reached the same versions again.
+	maxResumeAge = 15 * time.Minute
+)
+
+// sourceKey identifies what a reflector follows: a resource, and the key of the sliceSource.
+type sourceKey struct {
+	Resource resource
+	Scope    string
+}
+
+// follower is the reflector of a source; nil is none. zone is the zoneOf its records.
+type follower struct {
+	reflector *reflector.Reflector
+	zone      string
+}
+
+// zoneOf returns the topology zone that the records of r are made for: those of slices have distances. The view's lock
+// is held.
+func (v *View) zoneOf(r resource) string {
+	if r == endpointSlices || r == importSlices {
+		return v.converter.zone
+	}
+	return ""
+}
+
+// positions returns how far the view is, by source, without those that a list has to begin. Nothing that pods are
+// observed for is saved, so that pods are listed in any case. The view's lock is held.
+func (v *View) positions() map[sourceKey]reflector.Position {
+	all := make(map[sourceKey]reflector.Position)
+	add := func(r resource, scope string, f *follower) {
+		if f.reflector == nil || f.zone != v.zoneOf(r) || r == namespaces && v.annotations == nil {
+			return
+		}
+		p := f.reflector.Position()
+		p.Newest = slices.DeleteFunc(p.Newest, func(o reflector.ObjectVersion) bool { return !isSavedVersion(o) })
+		if p.Version > 0 {
+			all[sourceKey{r, scope}] = p
+		}
+	}
+	for r := range v.followers {
+		add(resource(r), "", &v.followers[r])
+	}
+	for _, src := range v.index.sources {
+		if src.complete && !src.outdated {
+			add(endpointSlices, src.key, &src.follower)
+		}
+	}
+	return all
+}
+
+// resumable reports whether a view can go on from a file with the header h.
+func (v *View) resumable(h *savedHead) bool {
+	age := v.now().Sub(h.At)
+	return h.Conversion == conversionVersion && age >= 0 && age <= maxResumeAge
+}
+
+// verifySaved drops the positions of the saved view that the API server's data can't be watched from. It blocks until
+// the API server has answered or does not seem to.
+func (c *apiSource) verifySaved(ctx context.Context) {
+	v := c.view
+	byResource := map[resource][]reflector.Position{}
+	for key, p := range v.saved {
+		byResource[key.Resource] = append(byResource[key.Resource], p)
+	}
+	for r, list := range byResource {
+		switch c.newReflector(r, nil, &handler{}).Verify(ctx, list) {
+		case reflector.SameHistory:
+			continue
+		case reflector.OtherHistory:
+			v.log.Info("API server has not the data of the saved view, listing all resources", "resource", r.plural())
+			v.dropSaved(func(resource) bool { return true })
+			return
+		}
+		v.log.Info("API server can't say whether the saved view is still valid, listing the resource", "resource", r.plural())
+		v.dropSaved(func(other resource) bool { return other == r })
+	}
+	if n := len(v.saved); n > 0 {
+		v.log.Info("watching on from the saved view", "watches", n)
+	}
+}
+
+// dropSaved drops the positions of the resources that lost selects. Without that of slices, their versions mean
+// nothing.
+func (v *View) dropSaved(lost func(resource) bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for key := range v.saved {
+		if lost(key.Resource) {
+			delete(v.saved, key)
+		}
+	}
+	if lost(endpointSlices) {
+		v.index.forgetVersions()
+	}
+}
+
+// follow makes f feed h. If the saved view has a position for it, f goes on from there, once.
+func (h *handler) follow(f *reflector.Reflector) {
+	v := h.view
+	v.mu.Lock()
+	at, saved := &v.followers[h.resource], v.saved[sourceKey{Resource: h.resource}]
+	delete(v.saved, sourceKey{Resource: h.resource})
+	if h.source != nil {
+		at, saved = &h.source.follower, h.source.saved
+		h.source.saved = reflector.Position{}
+	}
+	*at = follower{f, v.zoneOf(h.resource)}
+	if saved.Version > 0 && (at.zone == "" || at.zone == v.savedZone) {
+		f.Resume, h.listed = saved, true
+	}
+	v.mu.Unlock()
+	if h.resource == namespaces && h.listed {
+		for ns, value := range v.savedAnnotations {
+			v.annotations.put(ns, value)
+		}
+	}
+}
