@@ -373,7 +373,7 @@ func TestSuccessorDies(t *testing.T) {
 
 // TestPredecessorDies: at whatever step, its successor goes on alone.
 func TestPredecessorDies(t *testing.T) {
-	for _, step := range []string{"sockets", "cache", "yield"} {
+	for _, step := range []string{"save", "sockets", "cache", "yield"} {
 		t.Run(step, func(t *testing.T) {
 			s := newSuccession(t)
 			startProcess(t, step, nil, s.dir).AwaitLog("msg=serving")

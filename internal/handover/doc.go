@@ -30,7 +30,7 @@
 //	1  hello             S       min max agent purpose patience_ms
 //	                             compare identity
 //	1  hello             R       min max agent state ready reason
-//	                             compare recent
+//	                             compare recent saves
 //	2  want sockets      S
 //	3  sockets           R       sockets: [{role addr}] more fault     a file for each, 64 at most
 //	4  want cache        S (R)
@@ -46,12 +46,15 @@
 //	14 return            S       reason kinds
 //	15 kept              S
 //	16 resumed           R       reason
+//	17 want save         S
+//	18 saved             R
 //
 // S sends hello, and R replies. purpose is "takeover", "state" (R replies and closes) or
 // "watch" (R replies and keeps the connection open for as long as it lives). state is "ok",
 // "busy" (R closes; S tries again), "refused" (S has given back before, for the reason; R closes),
 // "stopping" (R keeps the connection open; its end tells S that R has ended) or "yielded" (for
-// purposes other than takeover). Then S requests the sockets, the statistics and the cache, in any
+// purposes other than takeover). If R's hello has saves, S may ask it first to write its files, which S
+// then reads. Then S requests the sockets, the statistics and the cache, in any
 // order or not at all, and commits. R confirms, stops reading, passes connections, and sends
 // yielded. S sends settled when it listens on the socket for its own successor.
 //

@@ -28,6 +28,8 @@ func (g *giver) awaitCommit(ctx context.Context, end time.Time) error {
 			return err
 		}
 		switch kind {
+		case kindWantSave:
+			err = g.save()
 		case kindWantSockets:
 			err = g.sendSockets()
 		case kindWantCache:
@@ -42,6 +44,18 @@ func (g *giver) awaitCommit(ctx context.Context, end time.Time) error {
 		}
 	}
 	return fmt.Errorf("it sent %d requests", maxSkipped)
+}
+
+// save makes the source write its files. The other end does not wait for a slow disk.
+func (g *giver) save() error {
+	done := make(chan struct{})
+	go func() { g.source.Save(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(g.limits.step):
+		g.log.Warn("saving for the successor takes long; it starts from older files", "limit", g.limits.step)
+	}
+	return g.conn.sendWithin(g.limits.step, kindSaved, nil, nil)
 }
 
 func (g *giver) sendSockets() error {

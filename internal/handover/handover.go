@@ -34,6 +34,9 @@ type Conn struct {
 // Source is an agent: the running agent, which is handed over, or the successor that gives back
 // what it has received. One method is called at a time.
 type Source interface {
+	// Save writes the files from which a successor starts. If it takes longer than 5 s, it may be running when the next
+	// method is called.
+	Save()
 	// Sockets returns duplicates of all listening sockets; the caller closes them. The agent
 	// keeps reading its own. Neither agent may change their blocking mode, or shut them down,
 	// because the other one shares them.

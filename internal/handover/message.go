@@ -52,6 +52,8 @@ const (
 	kindReturn
 	kindKept
 	kindResumed
+	kindWantSave
+	kindSaved
 )
 
 // The purposes of a connection, in the successor's hello.
@@ -88,6 +90,8 @@ type helloHead struct {
 
 	// Compare: the successor compares itself with the server, or the server can take back.
 	Compare bool `json:"compare,omitempty"`
+	// Saves: the server knows want save.
+	Saves bool `json:"saves,omitempty"`
 	// Identity of the successor, "" if it has none.
 	Identity string `json:"identity,omitempty"`
 }

@@ -171,6 +171,23 @@ func (p *Predecessor) Recent() (list []time.Time) {
 	return list
 }
 
+// Save makes the predecessor write its files, which a successor reads. It returns when they are written, or after some
+// seconds. An agent that can't is not asked.
+func (p *Predecessor) Save(ctx context.Context) error {
+	if !p.hello.Saves {
+		return nil
+	}
+	if err := p.request(ctx, kindWantSave); err != nil {
+		return fmt.Errorf("asking the running agent to save: %w", err)
+	}
+	m, err := p.await(ctx, p.limits.piece, kindSaved)
+	if err != nil {
+		return fmt.Errorf("waiting for the running agent to save: %w", err)
+	}
+	m.close()
+	return nil
+}
+
 // Sockets returns all sockets of the predecessor; the caller closes them.
 func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) {
 	if err := p.request(ctx, kindWantSockets); err != nil {

@@ -278,7 +278,7 @@ func (h *Server) handle(ctx context.Context, l *peerConn) {
 
 // helloHead returns the hello of this server.
 func (h *Server) helloHead(state string) helloHead {
-	hi := helloHead{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true, Compare: true}
+	hi := helloHead{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true, Compare: true, Saves: true}
 	if h.config.Recent != nil {
 		for _, t := range h.config.Recent() {
 			hi.Recent = append(hi.Recent, t.Unix())
@@ -425,7 +425,7 @@ func (h *Server) serveSuccessor(ctx context.Context, l *peerConn, hi helloHead) 
 // nextRequest waits for the successor's next request.
 func nextRequest(l *peerConn, end time.Time) (messageKind, error) {
 	l.setDeadline(end)
-	m, err := l.await(kindWantSockets, kindWantCache, kindWantStatistics, kindCommit)
+	m, err := l.await(kindWantSave, kindWantSockets, kindWantCache, kindWantStatistics, kindCommit)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("it did not commit in time: %w", err)
 	}

@@ -26,6 +26,7 @@ type fakeSource struct {
 	cache []byte
 	conns int
 
+	save       func()
 	sockets    func() ([]Socket, error)
 	writeCache func(context.Context, io.Writer) error
 	yield      func(context.Context, func(Conn) error) error
@@ -73,6 +74,12 @@ func (e *fakeSource) await(want ...string) {
 
 // patience of tests with what must happen: so long that only what hangs takes it.
 const patience = 30 * time.Second
+
+func (e *fakeSource) Save() {
+	if e.save != nil {
+		e.save()
+	}
+}
 
 func (e *fakeSource) Sockets() ([]Socket, error) {
 	if e.sockets != nil {

@@ -224,6 +224,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	a.agentID = a.identity(cfg)
 	steps := []func(context.Context) error{
 		a.connectPredecessor,
+		a.awaitSavedViews,
 		a.setUpInterface,
 		func(ctx context.Context) error { return a.apply(ctx, cfg) },
 		a.setUpRules,

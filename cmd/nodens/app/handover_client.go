@@ -104,6 +104,17 @@ func (a *agent) connectPredecessor(ctx context.Context) error {
 	return nil
 }
 
+// awaitSavedViews waits until the predecessor has saved its views, from which those of this agent go on.
+func (a *agent) awaitSavedViews(ctx context.Context) error {
+	if a.predecessor == nil {
+		return nil
+	}
+	if err := a.predecessor.Save(ctx); err != nil {
+		return a.predecessorLost("waiting for the saved views", err)
+	}
+	return nil
+}
+
 // receiveSockets fetches duplicates of the predecessor's sockets, which it keeps reading. It
 // runs as late as possible: if the predecessor dies, queries wait until this agent reads.
 func (a *agent) receiveSockets(ctx context.Context) error {

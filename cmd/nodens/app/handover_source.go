@@ -46,6 +46,13 @@ func (s *handoverState) callMain(f func(context.Context)) bool {
 	}
 }
 
+// Save writes the views, from which the successor's go on.
+func (e handoverSource) Save() {
+	if g := e.current.Load(); g != nil {
+		g.saveViews()
+	}
+}
+
 // Sockets returns duplicates of all listening sockets but the one for handovers.
 func (e handoverSource) Sockets() (list []handover.Socket, err error) {
 	if e.stopping.Load() || !e.callMain(func(context.Context) { list, err = e.sockets() }) {

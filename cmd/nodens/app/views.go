@@ -55,6 +55,9 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 		g.views[key] = old.views[key]
 		return old.views[key], nil
 	}
+	if old != nil && b.Kubernetes.Save != "" {
+		old.saveViews() // so that a view of other options goes on from there as far as it can
+	}
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
 		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone, NoExternal: !external,
 		Epochs: a.epochs, ObservePod: a.clients.observer(labels), PodLabels: labels, ObserveNamespace: a.clientLevels.observer(),
@@ -65,6 +68,13 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 	}
 	g.views[key] = v
 	return v, nil
+}
+
+// saveViews writes all views to their files.
+func (g *generation) saveViews() {
+	for _, v := range g.views {
+		v.Save()
+	}
 }
 
 // concreteAddrs returns the addresses of listen, with this machine's addresses in place of an
