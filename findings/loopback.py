@@ -103,8 +103,8 @@ class Upstream:
     """A name server for UDP and TCP. handle(name, qtype, message, tcp) returns the reply, or
     None for silence, and after how many seconds it is sent."""
 
-    def __init__(self, handle):
-        self.handle, self.port, self.queries = handle, free_port(), []
+    def __init__(self, handle, address="127.0.0.1", port=None):
+        self.handle, self.address, self.port, self.queries = handle, address, port or free_port(), []
         ready = threading.Event()
         threading.Thread(target=lambda: asyncio.run(self.serve(ready)), daemon=True).start()
         ready.wait()
@@ -132,8 +132,8 @@ class Upstream:
                     server.answer(self.buffer[2:n], True, loop, lambda r: self.transport.write(framed(r)))
                     self.buffer = self.buffer[n:]
 
-        await loop.create_datagram_endpoint(UDP, ("127.0.0.1", self.port))
-        await loop.create_server(TCP, "127.0.0.1", self.port)
+        await loop.create_datagram_endpoint(UDP, (self.address, self.port))
+        await loop.create_server(TCP, self.address, self.port)
         ready.set()
         await asyncio.Event().wait()
 
