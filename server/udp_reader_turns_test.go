@@ -73,7 +73,7 @@ func (s *scriptedSocket) received() (names []string) {
 	}
 }
 
-// TestReaderTurns: a reader forwards a few queries after each batch of a flood, those of clients in turn, and the rest before it waits
+// TestReaderTurns: a reader forwards a few queries after each batch of a flood, one client after the other, and the rest before it waits
 // again. The first query of another client overtakes what the flood has sent before, but for queries that have a turn.
 func TestReaderTurns(t *testing.T) {
 	const turns = 6
