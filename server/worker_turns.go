@@ -17,9 +17,9 @@ const (
 	// pause, until queries of the client are dropped. In that time one core
 	// forwards more than a thousand queries. A burst that is over earlier loses nothing, however large it is.
 	standingTime = 20 * time.Millisecond
-	// maxStandingLine is how many queries of such a client may wait for a turn. It gets its
-	// share of the turns with any number that lasts until the reader runs again.
-	maxStandingLine = 16
+	// maxStandingLine is how many queries of such a client may wait for a turn: more than the program of a pod has outstanding
+	// that waits for answers, which loses none even if all clients together ask more than the cores can forward.
+	maxStandingLine = 128
 	// calmTime is how long after its last dropped query a client is treated as any other again,
 	// and how long after the last query of another client a client is alone.
 	calmTime = time.Second

@@ -175,6 +175,36 @@ func TestTurnsClosedLoop(t *testing.T) {
 	}
 }
 
+// TestTurnsClosedLoops: clients that each have a hundred queries outstanding, and together ask more than the workers can start, lose
+// nothing, and get equal shares.
+func TestTurnsClosedLoops(t *testing.T) {
+	const clients, outstanding = 8, 100
+	s := newSimulatedTurns(t)
+	var asking [clients]netip.Addr
+	for i := range asking {
+		asking[i] = netip.AddrFrom4([4]byte{10, 0, 2, byte(i)})
+	}
+	for _, v := range asking {
+		s.ask(v, outstanding)
+	}
+	for range 1000 {
+		s.now += time.Millisecond
+		var before [clients]int
+		for i, v := range asking {
+			before[i] = s.count(v).ended
+		}
+		s.work(30)
+		for i, v := range asking {
+			s.ask(v, s.count(v).ended-before[i])
+		}
+	}
+	for _, v := range asking {
+		if c := s.count(v); c.refused > 0 || c.ended < 30_000/clients-outstanding {
+			t.Errorf("%s: %+v", v, c)
+		}
+	}
+}
+
 // TestTurnsBurst: a burst beside other clients loses nothing, neither beside idle ones nor beside a flood.
 func TestTurnsBurst(t *testing.T) {
 	s := newSimulatedTurns(t)
