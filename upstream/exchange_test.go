@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -407,16 +408,21 @@ func TestRandomIDsAndPorts(t *testing.T) {
 }
 
 func TestRefusedPort(t *testing.T) {
-	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	noError(t, err)
-	closed := c.LocalAddr().(*net.UDPAddr).AddrPort()
-	c.Close()
-	for _, overTCP := range []bool{false, true} {
-		cfg := forwardTo()
-		cfg.To = []config.Target{{Addr: closed}}
-		_, err := newPool(t, cfg).Exchange(t.Context(), question(t, "example.org."), overTCP)
-		if !errors.Is(err, ErrFailed) {
-			t.Errorf("a closed port (TCP %t) is %v, want ErrFailed", overTCP, err)
+	for _, ip := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback} {
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: ip})
+		if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
+			continue // without IPv6
+		}
+		noError(t, err)
+		closed := c.LocalAddr().(*net.UDPAddr).AddrPort()
+		c.Close()
+		for _, overTCP := range []bool{false, true} {
+			cfg := forwardTo()
+			cfg.To = []config.Target{{Addr: closed}}
+			_, err := newPool(t, cfg).Exchange(t.Context(), question(t, "example.org."), overTCP)
+			if !errors.Is(err, ErrFailed) {
+				t.Errorf("a closed port of %v (TCP %t) is %v, want ErrFailed", ip, overTCP, err)
+			}
 		}
 	}
 }

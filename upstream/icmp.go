@@ -26,11 +26,10 @@ import (
 const maxQuotedQuery = headerLen + 255 + 4 + optLen
 
 // enableErrorQueue makes the kernel queue ICMP errors for a socket. If that fails, every
-// error is a soft error.
+// error is a soft error. An IPv6 socket accepts both options, but only its own has an effect.
 func enableErrorQueue(fd uintptr) {
-	if unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1) != nil {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
-	}
+	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+	_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 }
 
 // isRecoverable reports whether err, from a connected UDP socket, may stem from an ICMP
