@@ -130,3 +130,20 @@ func TestReadByEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestClosedSets: a Pool that outlives the listeners of many reloads keeps none of their sets.
+func TestClosedSets(t *testing.T) {
+	p := newPool(t, longTimeout(startFake(t, answerOK)))
+	for i := range 5 {
+		set := readSet(t)
+		if err := <-startReadBy(t, p, fmt.Sprintf("n%d.test.", i), set).result; err != nil {
+			t.Fatal(err)
+		}
+		set.Close()
+	}
+	p.parkedMu.Lock()
+	defer p.parkedMu.Unlock()
+	if n := len(p.parkedBy); n > 1 {
+		t.Errorf("the pool keeps %d of 5 sets", n)
+	}
+}

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -167,6 +168,7 @@ func (p *Pool) parkedFor(set *pollset.Set) *parkedExchanges {
 	defer p.parkedMu.Unlock()
 	l := p.parkedBy[set]
 	if l == nil {
+		maps.DeleteFunc(p.parkedBy, func(other *pollset.Set, _ *parkedExchanges) bool { return other.Closed() })
 		l = &parkedExchanges{driven: true}
 		p.parkedBy[set] = l
 		set.AddTimer(l)

@@ -44,8 +44,15 @@ type Set struct {
 	sockets  []Socket
 	timers   []Timer
 	expected atomic.Int64
+	closed   atomic.Bool
 	reading  sync.Mutex // held while sockets are read
 }
+
+// Close says that no socket will be added any more.
+func (s *Set) Close() { s.closed.Store(true) }
+
+// Closed reports whether Close has been called: what is kept for s can go then.
+func (s *Set) Closed() bool { return s.closed.Load() }
 
 // Add adds member, which is not in the set.
 func (s *Set) Add(member Socket) {

@@ -409,6 +409,7 @@ func (p *blockingSocket) Close() {
 // closeFD closes all descriptors of p. The caller holds p.mu.
 func (p *blockingSocket) closeFD() {
 	p.closed = true
+	p.upstreams.Close()
 	_ = unix.Close(p.fd)
 	p.poll.close()
 }
