@@ -2,7 +2,9 @@ package kubernetes
 
 import (
 	"context"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
@@ -70,41 +72,46 @@ func (v *View) resumable(h *savedHead) bool {
 }
 
 // verifySaved drops the positions of the saved view that the API server's data can't be watched from. It blocks until
-// the API server has answered or does not seem to.
+// the API server has answered, or a minute if it does not.
 func (c *apiSource) verifySaved(ctx context.Context) {
 	v := c.view
-	byResource := map[resource][]reflector.Position{}
-	for key, p := range v.saved {
-		byResource[key.Resource] = append(byResource[key.Resource], p)
+	verdicts := c.verdicts(ctx)
+	other := slices.Contains(verdicts[:], reflector.OtherHistory)
+	if other {
+		v.log.Info("API server has not the data of the saved view, listing all resources")
 	}
-	for r, list := range byResource {
-		switch c.newReflector(r, nil, &handler{}).Verify(ctx, list) {
-		case reflector.SameHistory:
-			continue
-		case reflector.OtherHistory:
-			v.log.Info("API server has not the data of the saved view, listing all resources", "resource", r.plural())
-			v.dropSaved(func(resource) bool { return true })
-			return
+	for r, verdict := range verdicts {
+		if other || verdict != reflector.SameHistory {
+			v.dropSaved(resource(r))
 		}
-		v.log.Info("API server can't say whether the saved view is still valid, listing the resource", "resource", r.plural())
-		v.dropSaved(func(other resource) bool { return other == r })
 	}
 	if n := len(v.saved); n > 0 {
 		v.log.Info("watching on from the saved view", "watches", n)
 	}
 }
 
-// dropSaved drops the positions of the resources that lost selects. Without that of slices, their versions mean
-// nothing.
-func (v *View) dropSaved(lost func(resource) bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for key := range v.saved {
-		if lost(key.Resource) {
-			delete(v.saved, key)
+// verdicts asks about the positions of all resources at the same time.
+func (c *apiSource) verdicts(ctx context.Context) (list [numResources]reflector.Verdict) {
+	var saved [numResources][]reflector.Position
+	for key, p := range c.view.saved {
+		saved[key.Resource] = append(saved[key.Resource], p)
+	}
+	var wg sync.WaitGroup
+	for r, positions := range saved {
+		if positions != nil {
+			wg.Go(func() { list[r] = c.newReflector(resource(r), nil, &handler{}).Verify(ctx, positions) })
 		}
 	}
-	if lost(endpointSlices) {
+	wg.Wait()
+	return list
+}
+
+// dropSaved drops the positions of a resource. Without that of slices, their versions mean nothing.
+func (v *View) dropSaved(r resource) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	maps.DeleteFunc(v.saved, func(key sourceKey, _ reflector.Position) bool { return key.Resource == r })
+	if r == endpointSlices {
 		v.index.forgetVersions()
 	}
 }

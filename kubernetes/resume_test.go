@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 	"github.com/nodens-dns/nodens/test/testlog"
@@ -36,12 +37,19 @@ type savingCluster struct {
 	lists, watches atomic.Pointer[fakeapi.Server]
 	now            time.Time
 	marks          int
+	// nodeZone is the zone that the API server gives for the Node; nil is none, and the view is told that it is z1.
+	nodeZone atomic.Pointer[string]
 }
 
 func newSavingCluster(t *testing.T) *savingCluster {
 	c := &savingCluster{t: t, path: t.TempDir() + "/view", now: testClock()}
 	c.replace(fakeapi.New())
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if zone := c.nodeZone.Load(); strings.HasPrefix(req.URL.Path, "/api/v1/nodes/") && zone != nil {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","labels":{%q:%q}}}`, zoneLabelKey, *zone)
+			return
+		}
 		if q := req.URL.Query(); q.Get("watch") != "" && q.Get("sendInitialEvents") == "" {
 			c.watches.Load().ServeHTTP(w, req)
 			return
@@ -77,9 +85,12 @@ func (c *savingCluster) start(change func(*config.Kubernetes)) *savingView {
 	if change != nil {
 		change(cfg)
 	}
-	log := new(testlog.Buffer)
+	log, zone := new(testlog.Buffer), "z1"
+	if c.nodeZone.Load() != nil {
+		zone = ""
+	}
 	v, err := Open(cfg, Options{
-		Node: "n1", Zone: "z1", Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return c.now },
+		Node: "n1", Zone: zone, Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return c.now },
 		ObserveNamespace: func(string, string) {},
 	})
 	noError(c.t, err)
@@ -202,7 +213,7 @@ func TestResume(t *testing.T) {
 				s.Put(makeService("a", "db", "None"))
 				s.Put(makePod("a", "p", "10.1.0.1"))
 			},
-			lists: once, log: "listing",
+			lists: once,
 		},
 		"expired": {
 			prepare: func(_ *savingCluster, s *fakeapi.Server) { s.Forget() },
@@ -216,7 +227,7 @@ func TestResume(t *testing.T) {
 				s.Put(makeService("a", "web", "10.0.0.1"))
 				s.Put(makeService("a", "db", "None"))
 			},
-			lists: map[string]int{"services": 1}, log: "can't say",
+			lists: map[string]int{"services": 1}, log: "watches=2",
 		},
 		"too old":         {prepare: func(c *savingCluster, _ *fakeapi.Server) { c.now = c.now.Add(maxResumeAge + time.Second) }, lists: once},
 		"from the future": {prepare: func(c *savingCluster, _ *fakeapi.Server) { c.now = c.now.Add(-time.Second) }, lists: once},
@@ -421,6 +432,49 @@ func (c *savingCluster) awaitLast(t *testing.T, v *savingView) {
 		ns := v.index.namespaces[fmt.Sprintf("%c%s", len(mark), mark)]
 		return ns != nil && ns.hasObject
 	})
+}
+
+// Slices that were saved without the node's zone are listed once it is known.
+func TestResumeInAnotherZone(t *testing.T) {
+	c := newSavingCluster(t)
+	s := c.lists.Load()
+	fillCluster(s)
+	for i, want := range []int{1, 2, 2} {
+		zone := []string{"", "z1", "z1"}[i]
+		c.nodeZone.Store(&zone)
+		v := c.start(nil)
+		poll.Until(t, "the zone", func() bool { return v.sliceConverter().zone == zone })
+		poll.Until(t, "the lists", func() bool { return lists(s)["endpointslices"] >= want })
+		v.stopSynced(t)
+		equal(t, map[string]int{"services": 1, "namespaces": 1, "endpointslices": want}, lists(s), "lists in run %d", i)
+	}
+}
+
+// The position of a source that is not needed at the start is of no use later: its slices have been dropped.
+func TestResumeForgetsUnusedPositions(t *testing.T) {
+	c := newSavingCluster(t)
+	s := c.lists.Load()
+	fillCluster(s)
+	c.start(func(cfg *config.Kubernetes) { cfg.Scope = config.ScopeCluster }).stopFollowing(t)
+	v := c.start(nil)
+	poll.Until(t, "the level", func() bool { return v.Stats().Level == "node" })
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	count(t, len(v.saved), 0, "positions left")
+}
+
+// Without a position of slices, their versions are of no known history.
+func TestResumeForgetsVersions(t *testing.T) {
+	path := t.TempDir() + "/view"
+	v, _ := openSaved(t, savedConfig(t, path))
+	es := makeSlice("a", "web", "web-1", "10.1.0.1")
+	es.ResourceVersion = "77"
+	(&handler{view: v, resource: endpointSlices, source: &sliceSource{view: v}}).Upsert(es, true)
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
+	back, _ := openSaved(t, savedConfig(t, path))
+	count(t, back.index.slices["a/web-1"].version, 77, "is the version in the file")
+	back.source.(*apiSource).verifySaved(t.Context())
+	count(t, back.index.slices["a/web-1"].version, 0, "is the version")
 }
 
 // Only a complete view of this version, in time, is resumed.

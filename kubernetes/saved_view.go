@@ -236,9 +236,6 @@ func (v savedView) restore(path string) {
 	if v.resumable(&head) {
 		v.saved, v.savedZone, v.savedAnnotations = fresh.saved, head.Zone, fresh.savedAnnotations
 	}
-	if len(v.saved) == 0 {
-		fresh.index.forgetVersions()
-	}
 	v.faults.objects = fresh.faults.objects
 	v.index, v.imports = fresh.index, fresh.imports
 	v.index.level = head.level()

@@ -120,16 +120,10 @@ func (f *Reflector) Verify(ctx context.Context, saved []Position) Verdict {
 	defer f.errors.close()
 	f.errors.listed = true // what was saved is served
 	f.MetadataOnly, f.NewObject = true, func() runtime.Object { return &metav1.PartialObjectMetadata{} }
-	reached := uint64(0)
-	var known []knownObject
+	known := knownObjects(saved)
 	for _, p := range saved {
-		reached = max(reached, p.Version)
-		for _, o := range p.Newest {
-			known = append(known, knownObject{o, p.Version})
-		}
+		f.History.see(f.History.position(f.Resource), f.Resource, p.Version)
 	}
-	slices.SortFunc(known, func(a, b knownObject) int { return cmp.Compare(b.Version, a.Version) })
-	f.History.see(f.History.position(f.Resource), f.Resource, reached)
 	for i, asked, failed := 0, 0, 0; i < len(known) && asked < maxVerified && failed < maxVerifyFailures && ctx.Err() == nil; {
 		verdict, err := f.verifyObject(ctx, known[i])
 		switch {
@@ -140,8 +134,9 @@ func (f *Reflector) Verify(ctx context.Context, saved []Position) Verdict {
 			continue
 		}
 		f.errors.report("list", err)
-		sleep(ctx, Backoff(f.FirstBackoff, failed, err))
-		failed++
+		if failed++; failed < maxVerifyFailures {
+			sleep(ctx, Backoff(f.FirstBackoff, failed-1, err))
+		}
 	}
 	return Unknown
 }
@@ -150,6 +145,17 @@ func (f *Reflector) Verify(ctx context.Context, saved []Position) Verdict {
 type knownObject struct {
 	ObjectVersion
 	at uint64
+}
+
+// knownObjects returns the objects of all positions, the newest first.
+func knownObjects(saved []Position) (known []knownObject) {
+	for _, p := range saved {
+		for _, o := range p.Newest {
+			known = append(known, knownObject{o, p.Version})
+		}
+	}
+	slices.SortFunc(known, func(a, b knownObject) int { return cmp.Compare(b.Version, a.Version) })
+	return known
 }
 
 // verifyObject says what the present version of o tells.
