@@ -122,8 +122,11 @@ func (t *udpTransport) start(q *query) {
 
 // retrySend sends q again after sending on s failed with err.
 func (t *udpTransport) retrySend(s *udpSocket, q *query, err error) {
-	for tries := 0; tries < maxSendRetries && err != nil && isRecoverable(err); tries++ {
-		t.handleErrorQueue(s)
+	for tries := 0; err != nil && isRecoverable(err); tries++ {
+		t.handleErrorQueue(s) // also after the last attempt: what is left there keeps s readable
+		if tries == maxSendRetries {
+			break
+		}
 		err = s.send(q)
 	}
 	if err != nil {

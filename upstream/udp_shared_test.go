@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -145,5 +146,32 @@ func TestClosedSets(t *testing.T) {
 	defer p.parkedMu.Unlock()
 	if n := len(p.parkedBy); n > 1 {
 		t.Errorf("the pool keeps %d of 5 sets", n)
+	}
+}
+
+// TestSendErrors: what the kernel has queued about a query that can't be sent is read, even after the last attempt. Else the socket, on
+// which another query is in flight, would be readable for as long.
+func TestSendErrors(t *testing.T) {
+	f := startFake(t, ignore)
+	via := newUDPTransport(f.addr, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour}, new(atomic.Uint64))
+	t.Cleanup(via.close)
+	set := new(pollset.Set)
+	inFlight, tooLong := fixedQuery(t), fixedQuery(t)
+	tooLong.frame = append(tooLong.frame, make([]byte, 65520-len(tooLong.frame))...) // too long together with the headers
+	for _, q := range []*query{inFlight, tooLong} {
+		q.readBy, q.deadline = set, time.Now().Add(time.Hour)
+		via.start(q)
+	}
+	if over, err := completed(tooLong); !over || !errors.Is(err, syscall.EMSGSIZE) {
+		t.Fatalf("the query that is too long is over: %t, with %v", over, err)
+	}
+	for p := pollset.NewPoller(set); ; {
+		switch e, errno := p.Wait(-1, 10*time.Millisecond, false); errno {
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return
+		default:
+			t.Fatalf("the wait ends with %+v, %v", e, errno)
+		}
 	}
 }
