@@ -115,6 +115,27 @@ func TestSlotsCancelled(t *testing.T) {
 	})
 }
 
+// TestMaxConcurrentDeadline: the deadline of a query includes the time in which it has waited for its turn.
+func TestMaxConcurrentDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		via := newSimulated(1500 * time.Millisecond)
+		cfg := simulatedTo(config.MaxRate{}, simulatedServer)
+		cfg.MaxConcurrent = 1
+		p := newSimulatedPool(cfg, Options{Deadline: 2500 * time.Millisecond}, via)
+		defer p.Close()
+		start := time.Now()
+		var first sync.WaitGroup
+		first.Go(func() { noError(t, ask(t, p, t.Context(), 1)) })
+		synctest.Wait()
+		via.silent = true // to the second query
+		mustBe(t, "the second query", ask(t, p, t.Context(), 2), ErrTimeout)
+		if took := time.Since(start); took != 2500*time.Millisecond {
+			t.Errorf("the second query failed after %v, want 2.5s", took)
+		}
+		first.Wait()
+	})
+}
+
 // TestMaxConcurrentWaits: queries beyond max_concurrent wait for their turn, up to the read timeout.
 func TestMaxConcurrentWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -306,10 +306,11 @@ func (p *Pool) GRPC() bool { return p.cfg.GRPC }
 
 // exchange is ExchangeFrom with the servers of p only.
 func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
+	now := time.Now()
 	if err := p.acquire(ctx, &from); err != nil {
 		return wire.Response{}, err
 	}
-	x := p.begin(q, &from)
+	x := p.begin(q, &from, now)
 	defer p.end(x)
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
 		x.deadline = d
@@ -320,8 +321,8 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 	return x.run(ctx)
 }
 
-// begin returns an exchange for q, which has been admitted by the limiter. The caller ends it.
-func (p *Pool) begin(q *wire.Query, from *From) *exchange {
+// begin returns an exchange for q, which has come at now and has been admitted by the limiter. The caller ends it.
+func (p *Pool) begin(q *wire.Query, from *From, now time.Time) *exchange {
 	x := p.exchanges.Get().(*exchange)
 	x.slot = p.slotOf(from.Addr)
 	p.hedgeBudget.depositFor(x.slot)
@@ -329,7 +330,7 @@ func (p *Pool) begin(q *wire.Query, from *From) *exchange {
 	x.urgency = from.urgency()
 	x.record, x.tap, x.asked = from.Record, from.Tap, from.Asked
 	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
-	x.deadline = time.Now().Add(p.opts.Deadline)
+	x.deadline = now.Add(p.opts.Deadline)
 	return x
 }
 

@@ -60,7 +60,8 @@ func (p *Pool) Start(q *wire.Query, from From, w *Waiter) (Exchange, bool) {
 	if p.chained() || p.limiter.acquire(from.Client) != nil {
 		return Exchange{}, false
 	}
-	x := p.begin(q, &from)
+	now := time.Now()
+	x := p.begin(q, &from, now)
 	started := false
 	defer func() {
 		if !started {
@@ -71,7 +72,7 @@ func (p *Pool) Start(q *wire.Query, from From, w *Waiter) (Exchange, bool) {
 		return Exchange{}, false
 	}
 	x.waiter, x.readBy, w.ReadBy = w, w.ReadBy, nil
-	x.start(time.Now())
+	x.start(now)
 	x.readBy = nil
 	started = true
 	return Exchange{x}, true
