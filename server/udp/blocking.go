@@ -25,6 +25,10 @@ import (
 // every idle reader a hundred times a second.
 const recvTimeout = 10 * time.Millisecond
 
+// lowRateTimeout is how long a reader that has given up its P waits for packets and for replies of upstreams before it looks for a
+// command. An upstream that does not answer leaves it waiting for seconds.
+const lowRateTimeout = 100 * time.Millisecond
+
 // busyGap is how soon a packet must end a wait on the poller for the next wait to be in
 // the kernel again. It is half of recvTimeout so that evenly spaced packets do not make
 // the reader switch back and forth; each switch costs as much as four packets.
@@ -144,8 +148,11 @@ func (p *blockingSocket) receiveOrReply() bool {
 	b := p.batch
 	p.clearBatch()
 	start, timeout := clock.Now(), recvTimeout
-	if b.NoWait {
+	switch {
+	case b.NoWait:
 		timeout = 0
+	case p.lowRate:
+		timeout = lowRateTimeout
 	}
 	e, errno := p.poller.Wait(p.fd, timeout, b.NoWait || !p.lowRate)
 	if e.Ready {
