@@ -147,14 +147,8 @@ func (p *blockingSocket) ReadBatch(b *Batch) bool {
 func (p *blockingSocket) receiveOrReply() bool {
 	b := p.batch
 	p.clearBatch()
-	start, timeout := clock.Now(), recvTimeout
-	switch {
-	case b.NoWait:
-		timeout = 0
-	case p.lowRate:
-		timeout = lowRateTimeout
-	}
-	e, errno := p.poller.Wait(p.fd, timeout, b.NoWait || !p.lowRate)
+	start := clock.Now()
+	e, errno := p.waitBoth()
 	if e.Ready {
 		_ = p.receive(true)
 	}
@@ -172,6 +166,17 @@ func (p *blockingSocket) receiveOrReply() bool {
 		p.lowRate = true
 	}
 	return b.N > 0 || b.Replied || b.Fired
+}
+
+// waitBoth waits for packets and for replies of upstreams, and reads the replies.
+func (p *blockingSocket) waitBoth() (pollset.Event, syscall.Errno) {
+	switch {
+	case p.batch.NoWait:
+		return p.poller.Wait(p.fd, 0, true)
+	case p.lowRate:
+		return p.poller.Wait(p.fd, lowRateTimeout, false)
+	}
+	return p.poller.Wait(p.fd, recvTimeout, true)
 }
 
 // Upstreams implements Socket.
