@@ -58,7 +58,7 @@ func (u *udpReader) run() {
 	for u.socket.ReadBatch(b) {
 		u.progress.tick()
 		if b.N == 0 {
-			u.yield(u.startQueries() || b.Fired)
+			u.yield(u.startQueries())
 			continue
 		}
 		cfg := u.l.config.Load()
@@ -85,11 +85,10 @@ func (u *udpReader) run() {
 	u.reused.close()
 }
 
-// yield lets workers run that this goroutine has started, or that wait for a reply which it has read. They are queued on its P, which
+// yield lets workers run that this goroutine has started, or woken by a reply which it has read. They are queued on its P, which
 // it would take along into the kernel; another thread would steal them, but only after a while.
 func (u *udpReader) yield(started bool) {
-	busy := u.s.workers.busy.Load()
-	if started && busy <= yieldThreshold || u.batch.Replied && busy > 0 {
+	if u.batch.Woken || started && u.s.workers.busy.Load() <= yieldThreshold {
 		runtime.Gosched()
 	}
 }
@@ -167,12 +166,14 @@ func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udp.
 }
 
 // startQueries starts the next queries that have a turn, and those to which they pass it on. Those that only have to be forwarded at
-// once it starts itself, a few for each batch while several clients have some, and the others in workers. It reports
+// once it starts itself, a few for each batch while several clients have some, one if more packets wait, and the others in workers. It reports
 // whether a worker was started.
 func (u *udpReader) startQueries() (workers bool) {
 	s, left := u.s, udp.BatchSize
 	if len(u.starting) > 0 && !s.turns.alone(u.request.Arrival) {
-		left = sharedStarts
+		if left = sharedStarts; u.batch.N == udp.BatchSize {
+			left = 1 // more packets wait, with hits among them
+		}
 	}
 	i := 0
 	for ; i < len(u.starting) && left > 0; i++ {

@@ -127,7 +127,9 @@ func TestMaxConcurrentDeadline(t *testing.T) {
 		var first sync.WaitGroup
 		first.Go(func() { noError(t, ask(t, p, t.Context(), 1)) })
 		synctest.Wait()
+		via.mu.Lock()
 		via.silent = true // to the second query
+		via.mu.Unlock()
 		mustBe(t, "the second query", ask(t, p, t.Context(), 2), ErrTimeout)
 		if took := time.Since(start); took != 2500*time.Millisecond {
 			t.Errorf("the second query failed after %v, want 2.5s", took)

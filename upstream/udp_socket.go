@@ -132,6 +132,9 @@ func (s *udpSocket) deliver(msg []byte) bool {
 		return true
 	}
 	s.complete(i, nil)
+	if s.sharedSocket != nil {
+		s.set.Wake()
+	}
 	return true
 }
 

@@ -134,13 +134,16 @@ func (l *repliedQueries) finish() (flush func()) {
 
 // replied is called when the transport, whose locks are released, has claimed the Waiter for q, which has a reply.
 func (x *exchange) replied(q *query) (flush func()) {
-	w := x.waiter
+	w, set := x.waiter, q.readBy // x and q are not to be used once they are completed
 	plain := x.plain(q)
 	x.completed <- q
 	if plain {
 		return w.Ready()
 	}
 	w.Resume()
+	if set != nil {
+		set.Wake()
+	}
 	return nil
 }
 

@@ -45,6 +45,7 @@ type Set struct {
 	timers   []Timer
 	expected atomic.Int64
 	closed   atomic.Bool
+	woken    atomic.Bool
 	reading  sync.Mutex // held while sockets are read
 }
 
@@ -53,6 +54,9 @@ func (s *Set) Close() { s.closed.Store(true) }
 
 // Closed reports whether Close has been called: what is kept for s can go then.
 func (s *Set) Closed() bool { return s.closed.Load() }
+
+// Wake says that a reply which was read has woken, or started, another goroutine.
+func (s *Set) Wake() { s.woken.Store(true) }
 
 // Add adds member, which is not in the set.
 func (s *Set) Add(member Socket) {
@@ -111,8 +115,8 @@ type Event struct {
 	Ready bool
 	// Replies says that sockets of the set were read.
 	Replies bool
-	// Fired says that a timer may have started goroutines.
-	Fired bool
+	// Woken says that other goroutines were woken or started, by replies or by timers.
+	Woken bool
 }
 
 // NewPoller returns a Poller for the sockets of s.
@@ -125,10 +129,7 @@ func NewPoller(s *Set) *Poller { return &Poller{set: s, fds: make([]unix.PollFd,
 func (p *Poller) Wait(own int, timeout time.Duration, inKernel bool) (Event, syscall.Errno) {
 	p.snapshot(own)
 	defer clear(p.polled)
-	due, fired := p.fire()
-	if fired {
-		return Event{Fired: true}, 0
-	}
+	due := p.untilDue()
 	p.timeout = unix.NsecToTimespec(int64(min(timeout, due)))
 	call := syscall.Syscall6
 	if inKernel {
@@ -138,40 +139,49 @@ func (p *Poller) Wait(own int, timeout time.Duration, inKernel bool) (Event, sys
 	switch {
 	case errno != 0:
 		return Event{}, errno
-	case n > 0:
-	case due <= timeout:
-		return Event{}, 0
-	default:
+	case n == 0 && due > timeout:
 		return Event{}, unix.EAGAIN
 	}
-	e := Event{Ready: p.fds[0].Revents != 0}
-	if e.Replies = n > 1 || !e.Ready; e.Replies {
-		p.read()
-	}
-	return e, 0
+	return p.finish(int(n), due == 0 || n == 0), 0
 }
 
-// fire fires the timers that are due, reports whether that may have started goroutines, and returns the time until the next one is due.
-func (p *Poller) fire() (due time.Duration, fired bool) {
-	due = math.MaxInt64
-	if len(p.timers) == 0 {
-		return due, false
+// finish reads the replies after a wait that n descriptors have ended, and then fires the timers if some are due: the replies may have been
+// there in time.
+func (p *Poller) finish(n int, due bool) Event {
+	e := Event{Ready: p.fds[0].Revents != 0}
+	if e.Replies = n > 1 || n == 1 && !e.Ready; e.Replies {
+		p.read()
+		e.Woken = p.set.woken.Swap(false)
 	}
+	if due {
+		e.Woken = p.fire() || e.Woken
+	}
+	return e
+}
+
+// untilDue returns the time until the next timer is due: 0 if one is.
+func (p *Poller) untilDue() time.Duration {
+	if len(p.timers) == 0 {
+		return math.MaxInt64
+	}
+	due, now := time.Duration(math.MaxInt64), time.Now()
+	for _, t := range p.timers {
+		if next := t.Next(); !next.IsZero() {
+			due = max(0, min(due, next.Sub(now)))
+		}
+	}
+	return due
+}
+
+// fire fires the timers that are due, and reports whether that may have started goroutines.
+func (p *Poller) fire() (started bool) {
 	now := time.Now()
 	for _, t := range p.timers {
-		next := t.Next()
-		if next.IsZero() {
-			continue
+		if next := t.Next(); !next.IsZero() && !next.After(now) {
+			started = t.Fire(now) || started
 		}
-		if !next.After(now) {
-			fired = t.Fire(now) || fired
-			if next = t.Next(); next.IsZero() {
-				continue
-			}
-		}
-		due = max(0, min(due, next.Sub(now)))
 	}
-	return due, fired
+	return started
 }
 
 // snapshot makes fds and polled those of own and of the set.

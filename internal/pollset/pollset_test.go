@@ -116,7 +116,7 @@ func TestTimer(t *testing.T) {
 	set.AddTimer(never)
 	set.AddTimer(soon)
 	set.RemoveTimer(never)
-	for e := (pollset.Event{}); !e.Fired; {
+	for e := (pollset.Event{}); !e.Woken; {
 		var errno syscall.Errno
 		if e, errno = wait(p, -1, time.Hour, false); errno != 0 {
 			t.Fatal(errno) // nothing has happened for an hour
@@ -125,6 +125,52 @@ func TestTimer(t *testing.T) {
 	check.Equal(t, []int{1, 0}, []int{soon.fired, never.fired}, "how often the timers have fired")
 	_, errno := wait(p, -1, time.Millisecond, false)
 	check.Equal(t, int(unix.EAGAIN), int(errno), "the error without a timer")
+}
+
+// lateTimer is due, and notes whether replies have been read when it fires.
+type lateTimer struct {
+	timer
+	set      *pollset.Set
+	expected int
+}
+
+func (l *lateTimer) Fire(now time.Time) bool {
+	l.expected = l.set.Expected()
+	return l.timer.Fire(now)
+}
+
+// TestReplyInTime: a reply that is there when a timer is due is read before the timer fires: it was the reader that was late.
+func TestReplyInTime(t *testing.T) {
+	var flushed atomic.Int32
+	set := new(pollset.Set)
+	one := newPair(t, set, &flushed)
+	one.expect()
+	one.send(t)
+	late := &lateTimer{timer: timer{at: time.Now()}, set: set, expected: -1}
+	set.AddTimer(late)
+	e, errno := wait(pollset.NewPoller(set), -1, time.Hour, true)
+	check.Equal(t, pollset.Event{Replies: true, Woken: true}, e, "the event (errno %d)", errno)
+	check.Equal(t, 0, late.expected, "the replies that are expected when the timer fires")
+}
+
+// TestWoken: a wait reports once that a reply has woken another goroutine.
+func TestWoken(t *testing.T) {
+	var flushed atomic.Int32
+	set := new(pollset.Set)
+	one, two := newPair(t, set, &flushed), newPair(t, set, &flushed)
+	one.expect()
+	two.expect()
+	p := pollset.NewPoller(set)
+	for _, woken := range []bool{true, false} {
+		if woken {
+			set.Wake()
+			one.send(t)
+		} else {
+			two.send(t)
+		}
+		e, _ := wait(p, -1, time.Hour, true)
+		check.Equal(t, pollset.Event{Replies: true, Woken: woken}, e, "the event")
+	}
 }
 
 // TestDrain: what is expected when the reader ends is read, and then nothing is left that reads.

@@ -152,7 +152,7 @@ func (p *blockingSocket) receiveOrReply() bool {
 	if e.Ready {
 		_ = p.receive(true)
 	}
-	b.Replied, b.Fired = e.Replies, e.Fired
+	b.Replied, b.Woken = e.Replies, e.Woken
 	switch {
 	case b.NoWait:
 		p.checkLoad()
@@ -165,7 +165,7 @@ func (p *blockingSocket) receiveOrReply() bool {
 	case errno == unix.EAGAIN:
 		p.lowRate = true
 	}
-	return b.N > 0 || b.Replied || b.Fired
+	return b.N > 0 || b.Replied || b.Woken
 }
 
 // waitBoth waits for packets and for replies of upstreams, and reads the replies.
@@ -274,7 +274,7 @@ func (p *blockingSocket) clearBatch() {
 	for i := range b.N {
 		p.resetLengths(i)
 	}
-	b.N, b.Replied, b.Fired = 0, false, false
+	b.N, b.Replied, b.Woken = 0, false, false
 }
 
 // resetLengths sets how many bytes of address and control message the kernel may write

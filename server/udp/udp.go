@@ -135,8 +135,8 @@ type Batch struct {
 	N       int
 	// Replied says that replies of upstreams were read, too.
 	Replied bool
-	// Fired says that goroutines may have been started for queries to upstreams that are late.
-	Fired bool
+	// Woken says that other goroutines were woken or started, by these replies or because an upstream is late.
+	Woken bool
 	// NoWait is set by the reader while it has something else to do: ReadBatch then does not wait, and may return without packets.
 	NoWait bool
 }
