@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -100,6 +101,41 @@ func (c *apiSource) follow(ctx context.Context, r resource, selector labels.Sele
 	f := c.newReflector(r, selector, h)
 	h.follow(f)
 	f.Run(ctx)
+}
+
+// verifySaved drops the positions of the saved view that the API server's data can't be watched from. It blocks until
+// the API server has answered, or a minute if it does not.
+func (c *apiSource) verifySaved(ctx context.Context) {
+	v := c.view
+	verdicts := c.verdicts(ctx)
+	other := slices.Contains(verdicts[:], reflector.OtherHistory)
+	if other {
+		v.log.Info("API server has not the data of the saved view, listing all resources")
+	}
+	for r, verdict := range verdicts {
+		if other || verdict != reflector.SameHistory {
+			v.dropSaved(resource(r))
+		}
+	}
+	if n := len(v.saved); n > 0 {
+		v.log.Info("watching on from the saved view", "watches", n)
+	}
+}
+
+// verdicts asks about the positions of all resources at the same time.
+func (c *apiSource) verdicts(ctx context.Context) (list [numResources]reflector.Verdict) {
+	var saved [numResources][]reflector.Position
+	for key, p := range c.view.saved {
+		saved[key.Resource] = append(saved[key.Resource], p)
+	}
+	var wg sync.WaitGroup
+	for r, positions := range saved {
+		if positions != nil {
+			wg.Go(func() { list[r] = c.newReflector(resource(r), nil, &handler{}).Verify(ctx, positions) })
+		}
+	}
+	wg.Wait()
+	return list
 }
 
 // newReflector returns a reflector of r that feeds h. It is not running.

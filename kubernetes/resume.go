@@ -1,10 +1,8 @@
 package kubernetes
 
 import (
-	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
@@ -69,41 +67,6 @@ func (v *View) positions() map[sourceKey]reflector.Position {
 func (v *View) resumable(h *savedHead) bool {
 	age := v.now().Sub(h.At)
 	return h.Conversion == conversionVersion && age >= 0 && age <= maxResumeAge
-}
-
-// verifySaved drops the positions of the saved view that the API server's data can't be watched from. It blocks until
-// the API server has answered, or a minute if it does not.
-func (c *apiSource) verifySaved(ctx context.Context) {
-	v := c.view
-	verdicts := c.verdicts(ctx)
-	other := slices.Contains(verdicts[:], reflector.OtherHistory)
-	if other {
-		v.log.Info("API server has not the data of the saved view, listing all resources")
-	}
-	for r, verdict := range verdicts {
-		if other || verdict != reflector.SameHistory {
-			v.dropSaved(resource(r))
-		}
-	}
-	if n := len(v.saved); n > 0 {
-		v.log.Info("watching on from the saved view", "watches", n)
-	}
-}
-
-// verdicts asks about the positions of all resources at the same time.
-func (c *apiSource) verdicts(ctx context.Context) (list [numResources]reflector.Verdict) {
-	var saved [numResources][]reflector.Position
-	for key, p := range c.view.saved {
-		saved[key.Resource] = append(saved[key.Resource], p)
-	}
-	var wg sync.WaitGroup
-	for r, positions := range saved {
-		if positions != nil {
-			wg.Go(func() { list[r] = c.newReflector(resource(r), nil, &handler{}).Verify(ctx, positions) })
-		}
-	}
-	wg.Wait()
-	return list
 }
 
 // dropSaved drops the positions of a resource. Without that of slices, their versions mean nothing.

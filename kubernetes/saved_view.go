@@ -159,7 +159,8 @@ func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 			}
 		}
 		for _, s := range x.slices {
-			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(), Import: x == &v.imports} })
+			version := s.version // which changes, unlike the rest
+			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(version), Import: x == &v.imports} })
 		}
 	}
 	return head, append(list, v.sourceRecords()...)
@@ -194,10 +195,10 @@ func newSavedService(s *service, key string) *savedService {
 	return r
 }
 
-func (s *slice) saved() *savedSlice {
+func (s *slice) saved(version uint64) *savedSlice {
 	r := &savedSlice{
 		Name: s.name, Key: s.key, Cluster: s.cluster, Size: s.size, Addrs: s.addrs, Hosts: s.hosts, Ports: s.ports,
-		Near: s.localities, Labelled: s.class == headlessSlice, Controlled: s.class == anySlice, Withheld: s.withheld, Version: s.version,
+		Near: s.localities, Labelled: s.class == headlessSlice, Controlled: s.class == anySlice, Withheld: s.withheld, Version: version,
 	}
 	for _, z := range s.zones {
 		text := ""

@@ -69,6 +69,13 @@ func (g *generation) settled() bool {
 	return g.synced() == nil && g.transfersSettled()
 }
 
+// saveViews writes all views to their files.
+func (g *generation) saveViews() {
+	for _, v := range g.views {
+		v.Save()
+	}
+}
+
 func (g *generation) transfersSettled() bool {
 	return !slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
 		return slices.ContainsFunc(p.all(), func(part any) bool {

@@ -70,13 +70,6 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 	return v, nil
 }
 
-// saveViews writes all views to their files.
-func (g *generation) saveViews() {
-	for _, v := range g.views {
-		v.Save()
-	}
-}
-
 // concreteAddrs returns the addresses of listen, with this machine's addresses in place of an
 // unspecified one.
 func concreteAddrs(listen []netip.AddrPort) ([]netip.Addr, error) {
