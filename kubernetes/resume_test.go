@@ -126,7 +126,7 @@ func changeCluster(s *fakeapi.Server) {
 	s.Put(makeSlice("a", "db", "db-1", "10.1.0.2"))
 }
 
-// await waits until the answers are those of the cluster after change.
+// await waits until the view answers with the last change of the cluster.
 func (v *savingView) await(t *testing.T) {
 	t.Helper()
 	for name, want := range map[string][]string{"db": {"10.1.0.2"}, "web": {"10.0.0.1"}, "new": {"10.0.0.2"}} {
@@ -318,7 +318,7 @@ func TestResumeKeepsFaultsAndAnnotations(t *testing.T) {
 	poll.Until(t, "the end of both", func() bool { return v.Stats().Faulty == 0 && v.annotations.get("a") == "" })
 }
 
-// The age of a restored view is that of the file until the API server has sent something.
+// A restored view is as old as its file until the API server has sent something.
 func TestResumeAge(t *testing.T) {
 	c := newSavingCluster(t)
 	s := c.lists.Load()

@@ -20,37 +20,37 @@ import (
 	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
-// roleMode is a way to run the agent, and the resources that it lists and watches. docs/reference/corefile/kubernetes.md has them.
+// roleMode is a way to run the agent, and the resources that it reads. docs/reference/corefile/kubernetes.md has them.
 type roleMode struct {
 	name, options string
 	env           []string
 	resources     []string
-	getsNode      bool
 }
-
-// The rules of resources other than Nodes.
-var groupOf = map[string]string{"endpointslices": "discovery.k8s.io", "services": "", "namespaces": "", "pods": ""}
 
 func roleModes() []roleMode {
 	const node, zone = "NODE_NAME=node-a", "NODE_ZONE=zone-a"
 	return []roleMode{
-		{"scope node", "", []string{node, zone}, []string{"services", "namespaces", "endpointslices", "pods"}, false},
-		{"scope node, zone unknown", "", []string{node, "NODE_ZONE="}, []string{"services", "namespaces", "endpointslices", "pods"}, true},
-		{"scope cluster", "scope cluster", []string{node, zone}, []string{"services", "namespaces", "endpointslices", "pods"}, false},
-		{"topology off", "topology off", []string{node, "NODE_ZONE="}, []string{"services", "namespaces", "endpointslices", "pods"}, false},
-		{"noendpoints", "noendpoints", []string{node, zone}, []string{"services", "namespaces", "pods"}, false},
+		{"scope node", "", []string{node, zone}, []string{"services", "namespaces", "endpointslices", "pods"}},
+		{"scope node, zone unknown", "", []string{node, "NODE_ZONE="}, []string{"services", "namespaces", "endpointslices", "pods", "nodes"}},
+		{"scope cluster", "scope cluster", []string{node, zone}, []string{"services", "namespaces", "endpointslices", "pods"}},
+		{"topology off", "topology off", []string{node, "NODE_ZONE="}, []string{"services", "namespaces", "endpointslices", "pods"}},
+		{"noendpoints", "noendpoints", []string{node, zone}, []string{"services", "namespaces", "pods"}},
 	}
 }
 
-// rules are those of the mode without the resource left out.
+// rules returns what the mode needs, without the resource left out.
 func (m roleMode) rules(left string) (rules []rbacv1.PolicyRule) {
 	for _, r := range m.resources {
-		if r != left {
-			rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{groupOf[r]}, Resources: []string{r}, Verbs: []string{"list", "watch"}})
+		group, verbs := "", []string{"list", "watch"}
+		switch r {
+		case left:
+			continue
+		case "endpointslices":
+			group = "discovery.k8s.io"
+		case "nodes":
+			verbs = []string{"get"}
 		}
-	}
-	if m.getsNode && left != "nodes" {
-		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}})
+		rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{r}, Verbs: verbs})
 	}
 	return rules
 }
@@ -83,11 +83,7 @@ func testRoles(t *testing.T, binary string, api *apiserver.Server, client kubern
 				t.Errorf("the API server refuses %v", refused)
 			}
 			a.process.Stop()
-			needed := m.resources
-			if m.getsNode {
-				needed = append(slices.Clone(needed), "nodes")
-			}
-			for _, left := range needed {
+			for _, left := range m.resources {
 				grant(t.Context(), m.rules(left))
 				a := startWith(t, binary, api, m.options, "", m.env...)
 				a.process.Must(t, "the agent to say that it lacks "+left, func(context.Context) error {
