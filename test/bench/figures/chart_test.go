@@ -54,8 +54,8 @@ func pixels(t *testing.T, s shape, name string) float64 {
 
 func TestBars(t *testing.T) {
 	c := Chart{Title: "a < b & c", Unit: "µs", Series: []string{"one", "two"}, Rows: []ChartRow{
-		{"nodens", []Spread{{2, 1, 3}, {4, 4, 4}}},
-		{"<CoreDNS>", []Spread{{8, 8, 8}, {0, 0, 0}}},
+		{"nodens", []Spread{{Median: 2, Least: 1, Most: 3}, SpreadOf([]float64{4})}},
+		{"<CoreDNS>", []Spread{SpreadOf([]float64{8}), {}}},
 	}}
 	text := c.SVG()
 	var widths []float64
@@ -82,7 +82,7 @@ func TestBars(t *testing.T) {
 // TestDots holds that a power of ten is equally far everywhere, and that nothing
 // lies outside.
 func TestDots(t *testing.T) {
-	c := Chart{Log: true, Series: []string{"p50", "p99", "p99.9"}, Rows: []ChartRow{{"x", []Spread{{20, 20, 20}, {200, 200, 200}, {20000, 20000, 20000}}}}}
+	c := Chart{Log: true, Series: []string{"p50", "p99", "p99.9"}, Rows: []ChartRow{{"x", []Spread{SpreadOf([]float64{20}), SpreadOf([]float64{200}), SpreadOf([]float64{20000})}}}}
 	var at []float64
 	for _, s := range shapes(t, c.SVG()) {
 		if s.name == "circle" {
@@ -102,7 +102,7 @@ func TestDots(t *testing.T) {
 func TestAxis(t *testing.T) {
 	for _, most := range []float64{0, 1e-3, 0.99, 1, 1.01, 1.99, 2, 4.9, 5, 9.99, 10, 123456} {
 		for _, log := range []bool{false, true} {
-			a := Chart{Log: log, Rows: []ChartRow{{"", []Spread{{most, most, most}}}}}.axis()
+			a := Chart{Log: log, Rows: []ChartRow{{"", []Spread{SpreadOf([]float64{most})}}}}.axis()
 			if n := len(a.ticks); n < 2 || n > 11 {
 				t.Errorf("%g, log %v: the ticks are %v", most, log, a.ticks)
 			}

@@ -10,13 +10,41 @@ import (
 )
 
 // Spread is what several measurements of one thing say.
-type Spread struct{ Median, Least, Most float64 }
+type Spread struct {
+	Median, Least, Most float64
+	varies              bool
+}
+
+// Varies says that a repetition may give another figure: of at least five measurements, those
+// between the least and the most differ by more than a tenth from the median. Such a median is
+// not published. Fewer measurements say nothing about that.
+func (s Spread) Varies() bool { return s.varies }
+
+// varies stands in tables in the place of a median that a repetition may not give again.
+const varies = "varies"
+
+// Text returns the median in the format, or "varies" if it is not published.
+func (s Spread) Text(format string) string {
+	if s.varies {
+		return varies
+	}
+	return fmt.Sprintf(format, s.Median)
+}
+
+// tellingRounds is how many measurements show whether they repeat, and maxVariation how far, as a
+// part of the median, the inner ones may lie apart.
+const (
+	tellingRounds = 5
+	maxVariation  = 0.2
+)
 
 // SpreadOf makes a spread of at least one value.
 func SpreadOf(values []float64) Spread {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)
-	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Least: v[0], Most: v[n-1]}
+	s := Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Least: v[0], Most: v[n-1]}
+	s.varies = n >= tellingRounds && v[n-2]-v[1] > maxVariation*math.Abs(s.Median)
+	return s
 }
 
 // SpreadBy applies f to list; false if the list is empty.

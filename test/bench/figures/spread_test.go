@@ -12,9 +12,12 @@ func TestSpread(t *testing.T) {
 		values []float64
 		want   Spread
 	}{
-		{"one", []float64{3}, Spread{3, 3, 3}},
-		{"odd, one far off", []float64{9, 1, 2}, Spread{2, 1, 9}},
-		{"even", []float64{4, 1, 3, 2}, Spread{2.5, 1, 4}},
+		{"one", []float64{3}, Spread{3, 3, 3, false}},
+		{"odd, one far off", []float64{9, 1, 2}, Spread{2, 1, 9, false}},
+		{"even", []float64{4, 1, 3, 2}, Spread{2.5, 1, 4, false}},
+		{"five, two of them far off", []float64{900, 1, 100, 109, 91}, Spread{100, 1, 900, false}},
+		{"five that vary", []float64{100, 112, 90, 91, 113}, Spread{100, 90, 113, true}},
+		{"five times nothing", make([]float64, 5), Spread{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if d := cmp.Diff(test.want, SpreadOf(test.values), cmp.AllowUnexported(Spread{})); d != "" {

@@ -7,8 +7,8 @@ import (
 )
 
 // Table writes rows, the first of which is the header, as a Markdown table with
-// its columns aligned: the text to the left, the numbers to the right. It is empty for a
-// header without rows.
+// its columns aligned: the text to the left, the numbers to the right, as the first row that has a
+// figure shows. It is empty for a header without rows.
 func Table(rows [][]string) string {
 	if len(rows) == 1 {
 		return ""
@@ -22,7 +22,9 @@ func Table(rows [][]string) string {
 	rule := make([]string, len(widths))
 	numeric := make([]bool, len(widths))
 	for i, width := range widths {
-		numeric[i] = len(rows) > 1 && isNumber(rows[1][i])
+		if at := slices.IndexFunc(rows[1:], func(row []string) bool { return row[i] != varies }); at >= 0 {
+			numeric[i] = isNumber(rows[1+at][i])
+		}
 		rule[i] = strings.Repeat("-", max(width, 1))
 		if numeric[i] {
 			rule[i] = rule[i][:max(width-1, 0)] + ":"

@@ -15,7 +15,10 @@ func (s Sample) lost() float64 { return float64(s.Lost) }
 
 // Share returns a column with the median of a part.
 func (r Results[T]) Share(head string, f func(T) float64) Column {
-	return r.column(head, f, func(s figures.Spread) string { return figures.Percent(s.Median) })
+	return r.column(head, f, func(s figures.Spread) string {
+		s.Median *= 100
+		return s.Text("%.0f %%")
+	})
 }
 
 // podColumns are those of what a pod asks.
@@ -37,7 +40,7 @@ func (r *Report) columns(w Workload) []Column {
 	latency := []Column{s.Median("p50 µs", "%.0f", Sample.P50), s.Median("p99 µs", "%.0f", Sample.P99), s.Most("lost", "%.0f", Sample.lost)}
 	rate, rss := s.Median("queries/s", "%.0f", Sample.PerSecond), s.Median("RSS MiB", "%.0f", Sample.rss)
 	switch w.Tool {
-	case FromPod:
+	case FromPod, MissesFromPod:
 		return r.podColumns()
 	case FixedRate:
 		return append(price, latency...)

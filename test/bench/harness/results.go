@@ -57,7 +57,7 @@ func (r Results[T]) column(head string, f func(T) float64, text func(s figures.S
 
 // Median, Most and Sum return a column with the median of f, with its greatest value, and with its sum over the rounds.
 func (r Results[T]) Median(head, format string, f func(T) float64) Column {
-	return r.column(head, f, func(s figures.Spread) string { return fmt.Sprintf(format, s.Median) })
+	return r.column(head, f, func(s figures.Spread) string { return s.Text(format) })
 }
 
 func (r Results[T]) Most(head, format string, f func(T) float64) Column {
@@ -81,7 +81,7 @@ func (r Results[T]) Range(format string, f func(T) float64) Column {
 
 func (r Results[T]) MedianRange(head, format string, f func(T) float64) Column {
 	return r.column(head, f, func(s figures.Spread) string {
-		return fmt.Sprintf(format+" ("+format+"–"+format+")", s.Median, s.Least, s.Most)
+		return fmt.Sprintf("%s ("+format+"–"+format+")", s.Text(format), s.Least, s.Most)
 	})
 }
 

@@ -24,8 +24,8 @@ type Server struct {
 	commit string
 	// Conf is the name of its configuration file in conf/; empty is none.
 	Conf string
-	// SaturationOnly rows differ from those before them in what they count about queries
-	// only, so they are asked at saturation only.
+	// SaturationOnly rows are asked over UDP at saturation only: they differ from rows before them
+	// in what they count about queries, or what else they do is like that of other rows.
 	SaturationOnly bool
 	// Scope is an option of the kubernetes directive, and env what is added to the
 	// process's environment.

@@ -35,15 +35,22 @@ type TargetResult struct {
 	Measured bool
 }
 
-// Met says whether the median keeps the limit.
+// Met says whether the median keeps the limit. A value that varies around the limit does not.
 func (s TargetResult) Met() bool {
-	return s.Measured && (s.Spread.Median < s.Limit || !s.Below && s.Spread.Median == s.Limit)
+	return s.Measured && !s.open() && (s.Spread.Median < s.Limit || !s.Below && s.Spread.Median == s.Limit)
+}
+
+// open says that the rounds differ so much that they don't tell on which side of the limit the value is.
+func (s TargetResult) open() bool {
+	return s.Spread.Varies() && s.Spread.Least <= s.Limit && s.Limit <= s.Spread.Most
 }
 
 func (s TargetResult) Verdict() string {
 	switch {
 	case !s.Measured:
 		return "not measured"
+	case s.open():
+		return "open"
 	case s.Met():
 		return "met"
 	default:
@@ -87,7 +94,7 @@ func TargetTable(targets []Target, all bool) string {
 		}
 		row := []string{c.What, strings.TrimSpace(limit + " " + c.Unit), "", "", res.Worst, res.Verdict()}
 		if res.Measured {
-			row[2] = fmt.Sprintf("%.2f", res.Spread.Median)
+			row[2] = res.Spread.Text("%.2f")
 			row[3] = fmt.Sprintf("%.2f–%.2f", res.Spread.Least, res.Spread.Most)
 		}
 		rows = append(rows, row)

@@ -29,6 +29,9 @@ type QuerySet struct {
 	Rcode int
 	// Cluster says that the answer is in the API server's objects.
 	Cluster bool
+	// SaturationOnly sets are asked at no fixed rate, where most of the cost is the kernel's and the
+	// same for all sets.
+	SaturationOnly bool
 }
 
 // QuerySets are the questions, in the order of the report.
@@ -38,7 +41,7 @@ var QuerySets = []QuerySet{
 		What: "Names of an upstream with one address each, in the cache of every server.",
 	},
 	{
-		Name: "cached NXDOMAIN", Pattern: "gone-%04d." + load.Missing, Qtype: dns.TypeA, Rcode: dns.RcodeNameError,
+		Name: "cached NXDOMAIN", Pattern: "gone-%04d." + load.Missing, Qtype: dns.TypeA, Rcode: dns.RcodeNameError, SaturationOnly: true,
 		What: "Names that do not exist at the upstream. The answer, with its SOA, is in the cache.",
 	},
 	{
@@ -47,11 +50,11 @@ var QuerySets = []QuerySet{
 			"CoreDNS answers from its cache, because its `cache` plugin comes before `kubernetes`.",
 	},
 	{
-		Name: "headless A", Pattern: "set-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
+		Name: "headless A", Pattern: "set-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true, SaturationOnly: true,
 		What: fmt.Sprintf("Headless Services with %d endpoints each; the answer contains all of them.", EndpointCount),
 	},
 	{
-		Name: "cluster NXDOMAIN", Pattern: "none-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeNameError, Cluster: true,
+		Name: "cluster NXDOMAIN", Pattern: "none-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeNameError, Cluster: true, SaturationOnly: true,
 		What: "Services that do not exist. A pod's search list causes many such queries.",
 	},
 }
@@ -143,6 +146,7 @@ const (
 	CacheMisses                 // package load, new names of the late upstream, at a rate or as fast as it goes
 	MissFlood                   // package load, at a rate, beside a flood of such names
 	FromPod                     // ask/ask.c, in a pod
+	MissesFromPod               // the same with new names
 )
 
 // The load. Everything comes from eight sockets: a few pods at once. More change
@@ -176,7 +180,7 @@ type Workload struct {
 	Name string
 }
 
-// The manners. The first three go with every set, the others with the first.
+// The manners. The first three go with the sets, the others with the first set.
 var (
 	LoadShapes = []LoadShape{
 		{Name: "at saturation", Tool: SaturateUDP, clients: Clients, Outstanding: Outstanding,
@@ -205,7 +209,9 @@ func Workloads() []Workload {
 	var list []Workload
 	for _, q := range QuerySets {
 		for _, m := range LoadShapes {
-			list = append(list, Workload{q, m, q.Name + ", " + m.Name})
+			if m.Tool == SaturateUDP || !q.SaturationOnly {
+				list = append(list, Workload{q, m, q.Name + ", " + m.Name})
+			}
 		}
 	}
 	for _, m := range ExtraShapes {

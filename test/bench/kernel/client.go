@@ -47,17 +47,39 @@ const clientGrace = 30 * time.Second
 func (d *PodBench) ask(ctx context.Context, m harness.LoadShape, length time.Duration) (h clientReport, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+clientGrace)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", d.lab.Pod, "taskset", "-c", d.LoadCores[:1].List(), d.client,
-		testbed.Local4, "53", strconv.Itoa(m.Rate), strconv.Itoa(m.Outstanding), strconv.FormatInt(length.Milliseconds(), 10))
+	args := []string{
+		"netns", "exec", d.lab.Pod, "taskset", "-c", d.LoadCores[:1].List(), d.client,
+		testbed.Local4, "53", strconv.Itoa(m.Rate), strconv.Itoa(m.Outstanding), strconv.FormatInt(length.Milliseconds(), 10),
+	}
+	question := d.question
+	if m.Tool == harness.MissesFromPod {
+		question = newName()
+		args = append(args, strconv.FormatUint(uint64(d.Fresh)+1, 10))
+	}
+	cmd := exec.CommandContext(ctx, "ip", args...)
 	var out, complaint bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(d.question), &out, &complaint
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(question), &out, &complaint
 	if err := cmd.Run(); err != nil {
 		return h, fmt.Errorf("asking from the pod: %w\n%s", err, complaint.Bytes())
 	}
 	if h, err = parseClientReport(out.Bytes()); err != nil {
 		return h, fmt.Errorf("reading what the client in the pod says: %w", err)
 	}
+	if m.Tool == harness.MissesFromPod {
+		d.Fresh += uint32(h.sent)
+	}
 	return h, nil
+}
+
+// newName is a question whose first label the client replaces.
+func newName() []byte {
+	m := new(dns.Msg).SetQuestion("00000000."+testbed.Zone+".", dns.TypeA)
+	m.SetEdns0(dns.DefaultMsgSize, false)
+	packed, err := m.Pack()
+	if err != nil {
+		panic(err) // the name is a constant
+	}
+	return packed
 }
 
 // parseClientReport reads what the client writes.

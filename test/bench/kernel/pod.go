@@ -28,6 +28,9 @@ const (
 	kernelRow = "nodens, kernel path"
 	echoRow   = "C echo"
 	goEchoRow = "Go echo"
+
+	unboundRow = "unbound"
+	dnsdistRow = "dnsdist"
 )
 
 // podRows are the servers that a pod asks. The first tells how long an answer is.
@@ -38,7 +41,8 @@ func podRows() []harness.Server {
 		{Name: echoRow, Program: "echo"},
 		{Name: goEchoRow, Program: "goecho"},
 		{Name: "CoreDNS", Program: "coredns", Conf: "deployed"},
-		{Name: "unbound", Program: "unbound", Conf: "unbound"},
+		{Name: unboundRow, Program: "unbound", Conf: "unbound"},
+		{Name: dnsdistRow, Program: "dnsdist", Conf: "dnsdist"},
 	}
 }
 
@@ -47,7 +51,7 @@ func podRows() []harness.Server {
 // no buffer overflows.
 const inFlight = 32
 
-// podLoads are what a pod asks: one cached name, as most of a node's queries are for few.
+// podLoads are what a pod asks: one cached name, as most of a node's queries are for few, and new names.
 func podLoads() (list []harness.Workload) {
 	q := harness.QuerySet{Name: "cached A with EDNS", Names: []string{"name-1." + testbed.Zone + "."}, Edns: true, Qtype: dns.TypeA}
 	for _, m := range []harness.LoadShape{
@@ -57,7 +61,14 @@ func podLoads() (list []harness.Workload) {
 	} {
 		list = append(list, harness.Workload{QuerySet: q, LoadShape: m, Name: "from a pod, " + m.Name})
 	}
-	return list
+	return append(list, harness.Workload{QuerySet: q, Name: "misses from a pod, 2,000 qps", LoadShape: harness.LoadShape{
+		Name: "2,000 qps", Tool: harness.MissesFromPod, Rate: 2000, What: "A new name every 500 µs; the upstream, in a third namespace, answers at once.",
+	}})
+}
+
+// asks says whether the server gets the workload: an echo has no upstream.
+func asks(w harness.Workload, s harness.Server) bool {
+	return w.Tool != harness.MissesFromPod || !harness.Programs[s.Program].PerSet
 }
 
 // podFaults are the faults that are injected into nodens with and without the kernel's help.
@@ -230,6 +241,9 @@ func (d *PodBench) measureServer(ctx context.Context, s harness.Server, round in
 		return err
 	}
 	for _, w := range d.Workloads {
+		if !asks(w, s) {
+			continue
+		}
 		sample, err := d.sample(ctx, s, w, p)
 		if err != nil {
 			return err

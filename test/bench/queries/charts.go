@@ -2,10 +2,19 @@ package queries
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
+
+// named is the workload of a name as a series of a chart.
+func named(workload, label string) harness.SeriesSource {
+	if !slices.ContainsFunc(harness.Workloads(), func(w harness.Workload) bool { return w.Name == workload }) {
+		panic("no workload is named " + workload)
+	}
+	return harness.SeriesSource{Workload: workload, Label: label}
+}
 
 // Charts are the drawings of what was measured; one without a row is left out.
 func (r *Report) Charts() []figures.Chart {
@@ -24,11 +33,11 @@ func (r *Report) Charts() []figures.Chart {
 		r.Percentiles(figures.Chart{File: "latency-1000.svg", Title: "Time to the answer at 1,000 queries/s, " + first.Name}, at(harness.LoadShapes[1], "")),
 		r.Percentiles(figures.Chart{File: "latency-10000.svg", Title: "Time to the answer at 10,000 queries/s, " + first.Name}, at(harness.LoadShapes[2], "")),
 		r.FillSeries(figures.Chart{File: "tcp.svg", Title: "CPU per query over TCP at saturation", Unit: "µs"}, harness.Sample.CPUPerQuery,
-			harness.SeriesSource{Workload: harness.ExtraShapes[0].Name, Label: "a dozen in flight"}, harness.SeriesSource{Workload: harness.ExtraShapes[1].Name, Label: "one in flight"}),
+			named("TCP", "a dozen in flight"), named("TCP, one in flight", "one in flight")),
 		r.FillSeries(figures.Chart{File: "misses.svg", Title: "CPU per query with new names", Unit: "µs"}, harness.Sample.CPUPerQuery,
-			harness.SeriesSource{Workload: harness.ExtraShapes[2].Name, Label: "at saturation"}, harness.SeriesSource{Workload: harness.ExtraShapes[4].Name, Label: "20,000 queries/s, and hits beside"}),
+			named("misses", "at saturation"), named("misses, 2,000 qps", "2,000 queries/s"), named("in the flood", "20,000 queries/s, and hits beside")),
 		r.FillSeries(figures.Chart{File: "flood.svg", Title: "p99 of hits", Unit: "µs", Log: true}, harness.Sample.P99,
-			harness.SeriesSource{Workload: harness.ExtraShapes[3].Name, Label: "alone"}, harness.SeriesSource{Workload: harness.ExtraShapes[4].Name, Label: "beside 20,000 misses/s"}),
+			named("before the flood", "alone"), named("in the flood", "beside 20,000 misses/s")),
 		r.memoryChart(),
 	}
 	return harness.NonEmpty(list)

@@ -161,6 +161,6 @@ var servers = []harness.Server{
 	{Name: "CoreDNS, bare", Program: "coredns", Conf: "bare", SaturationOnly: true},
 	{Name: "unbound", Program: "unbound", Conf: "unbound"},
 	{Name: "dnsdist", Program: "dnsdist", Conf: "dnsdist"},
-	{Name: "kresd", Program: "kresd", Conf: "kresd"},
-	{Name: "pdns-recursor", Program: "pdns-recursor", Conf: "recursor"},
+	{Name: "kresd", Program: "kresd", Conf: "kresd", SaturationOnly: true},
+	{Name: "pdns-recursor", Program: "pdns-recursor", Conf: "recursor", SaturationOnly: true},
 }

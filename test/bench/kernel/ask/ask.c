@@ -3,8 +3,9 @@
  * so little itself that what a query costs the machine is the network's and the
  * server's share.
  *
- * ask ADDRESS PORT RATE WINDOW MILLISECONDS reads the packed question from its
- * standard input. With a RATE it asks so often a second, evenly spaced, whether
+ * ask ADDRESS PORT RATE WINDOW MILLISECONDS [FIRST] reads the packed question from its
+ * standard input. With FIRST every query is for a new name: its first label, of eight letters,
+ * is a number that counts from there. With a RATE it asks so often a second, evenly spaced, whether
  * answers come or not, and sleeps in between. Without, it asks and looks for answers
  * in turn until WINDOW queries are under way, and with neither it asks nothing: what the machine does meanwhile is what it
  * does anyhow.
@@ -36,12 +37,16 @@
 /* The times that are kept: four seconds at half a million queries a second. */
 #define MOST (2u << 20)
 
+/* The first label of a name begins after the header and its length. */
+#define LABEL 13
+
 static unsigned char question[512], packet[65536];
 static ssize_t question_length;
 static uint64_t sent_at[65536]; /* by ID; 0 is not under way */
 static uint32_t took[MOST];
 static uint64_t sent, answered, wrong, skipped, under, kept;
 static ssize_t answer_length;
+static unsigned long fresh; /* the next number; 0 asks for one name */
 static int fd;
 
 static uint64_t clock_of(clockid_t id)
@@ -80,6 +85,12 @@ static int ask_once(void)
 
 	question[0] = (unsigned char)(id >> 8);
 	question[1] = (unsigned char)id;
+	if (fresh) {
+		char number[9];
+
+		snprintf(number, sizeof(number), "%08lx", fresh++ & 0xffffffff);
+		memcpy(question + LABEL, number, sizeof(number) - 1);
+	}
 	if (sent_at[id]) /* its answer is lost */
 		under--;
 	sent_at[id] = now();
@@ -166,18 +177,20 @@ int main(int argc, char **argv)
 	struct sockaddr_in server;
 	uint64_t rate, window, length, start, spent, spare, elapsed, limit;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: ask ADDRESS PORT RATE WINDOW MILLISECONDS < QUESTION\n");
+	if (argc != 6 && argc != 7) {
+		fprintf(stderr, "usage: ask ADDRESS PORT RATE WINDOW MILLISECONDS [FIRST] < QUESTION\n");
 		return 2;
 	}
 	rate = strtoull(argv[3], NULL, 10);
 	window = strtoull(argv[4], NULL, 10);
 	length = strtoull(argv[5], NULL, 10) * 1000000ull;
 	question_length = read(0, question, sizeof(question));
+	if (argc == 7)
+		fresh = strtoul(argv[6], NULL, 10);
 	memset(&server, 0, sizeof(server));
 	server.sin_family = AF_INET;
 	server.sin_port = htons((unsigned short)atoi(argv[2]));
-	if (question_length < 12 || inet_pton(AF_INET, argv[1], &server.sin_addr) != 1) {
+	if (question_length < LABEL + 9 || inet_pton(AF_INET, argv[1], &server.sin_addr) != 1) {
 		fprintf(stderr, "ask: no question, or no IPv4 address\n");
 		return 2;
 	}
