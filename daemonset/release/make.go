@@ -300,6 +300,14 @@ func (m *maker) writeImage(ctx context.Context) error {
 // reference is the image by digest.
 func (m *maker) reference() string { return m.image + "@" + m.digest }
 
+func (m *maker) writeProvenance(context.Context) error {
+	statement, err := provenance(m)
+	if err != nil {
+		return err
+	}
+	return m.add(provenanceName(m.version), statement)
+}
+
 // writeSums adds the list of checksums and, with a key, the signatures: of the list, which stands
 // for all files; of the provenance; and of the image, for registries.
 func (m *maker) writeSums(context.Context) error {
@@ -322,7 +330,7 @@ func (m *maker) writeSums(context.Context) error {
 	if err != nil {
 		return err
 	}
-	provenance, err := signStatement(m.key, statement)
+	signedStatement, err := signStatement(m.key, statement)
 	if err != nil {
 		return err
 	}
@@ -333,7 +341,7 @@ func (m *maker) writeSums(context.Context) error {
 	image, err := signStatement(m.key, claim)
 	return cmp.Or(err,
 		m.add(sumsName+bundleSuffix, sums),
-		m.add(provenanceName(m.version)+bundleSuffix, provenance),
+		m.add(provenanceName(m.version)+bundleSuffix, signedStatement),
 		m.add(imageName(m.version)+bundleSuffix, image))
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,9 +25,9 @@ const (
 
 func provenanceName(version string) string { return "nodens-" + version + ".provenance.json" }
 
-// writeProvenance adds the provenance of all files so far and of the image, in SLSA's form: what
-// they were made from. It has no times, so that it is the same in each build.
-func (m *maker) writeProvenance(context.Context) error {
+// provenance is a statement about all files so far and the image, in SLSA's form: what they were made
+// from. It has no times, so that it is the same in each build.
+func provenance(m *maker) ([]byte, error) {
 	var subjects []*intoto.ResourceDescriptor
 	for _, name := range slices.Sorted(maps.Keys(m.sums)) {
 		subjects = append(subjects, &intoto.ResourceDescriptor{Name: name, Digest: map[string]string{"sha256": m.sums[name]}})
@@ -40,7 +39,7 @@ func (m *maker) writeProvenance(context.Context) error {
 	}
 	parameters, err := structpb.NewStruct(map[string]any{"version": m.version, "image": m.image, "platforms": strings.Join(names, ",")})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	made := []*intoto.ResourceDescriptor{
 		{Uri: "git+" + home + "@refs/tags/v" + m.version, Digest: map[string]string{"gitCommit": m.revision}},
@@ -59,21 +58,17 @@ func (m *maker) writeProvenance(context.Context) error {
 		RunDetails:      &provenancepb.RunDetails{Builder: &provenancepb.Builder{Id: m.builder}},
 	}
 	if err := predicate.Validate(); err != nil {
-		return err
+		return nil, err
 	}
 	text, err := protojson.Marshal(predicate)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	content := &structpb.Struct{}
 	if err := protojson.Unmarshal(text, content); err != nil {
-		return err
+		return nil, err
 	}
-	statement, err := marshalStatement(&intoto.Statement{Subject: subjects, PredicateType: provenanceType, Predicate: content})
-	if err != nil {
-		return err
-	}
-	return m.add(provenanceName(m.version), statement)
+	return marshalStatement(&intoto.Statement{Subject: subjects, PredicateType: provenanceType, Predicate: content})
 }
 
 func marshalStatement(s *intoto.Statement) ([]byte, error) {
