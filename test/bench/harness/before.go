@@ -8,9 +8,9 @@ import (
 const BeforeRow = "nodens, before"
 
 // WithBefore adds the agent of the plan's other commit to a table of servers, right
-// behind this tree's.
+// behind this tree's first one.
 func (p Plan) WithBefore(list []Server) []Server {
-	i := slices.IndexFunc(list, func(s Server) bool { return s.Name == "nodens" })
+	i := slices.IndexFunc(list, func(s Server) bool { return s.Program == "nodens" })
 	if p.Before == "" || i < 0 {
 		return list
 	}

@@ -99,7 +99,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	if err := testbed.Usable(); err != nil {
 		return nil, err
 	}
-	b, err := harness.New(p, podRows())
+	b, err := harness.New(p, p.WithBefore(podRows()))
 	if err != nil {
 		return nil, err
 	}
@@ -355,7 +355,7 @@ func (d *PodBench) attempt(ctx context.Context, s harness.Server, w harness.Work
 
 // measurePodFaults injects faults into nodens with and without the kernel's help.
 func (b *run) measurePodFaults(ctx context.Context) error {
-	rows := slices.DeleteFunc(slices.Clone(b.Report.Servers), func(s harness.Server) bool { return s.Program != "nodens" })
+	rows := slices.DeleteFunc(slices.Clone(b.Report.Servers), func(s harness.Server) bool { return s.Program != "nodens" || s.Name == harness.BeforeRow })
 	return b.MeasureFaults(ctx, podFaults(), rows, min(b.Plan.Rounds, maxFaultRounds))
 }
 
