@@ -140,13 +140,13 @@ type LoadShape struct {
 type loadTool int
 
 const (
-	SaturateUDP loadTool = iota // dnsperf over UDP, as fast as it goes
-	SaturateTCP                 // dnsperf over TCP connections that stay, as fast as it goes
-	FixedRate                   // package load, at a rate
-	CacheMisses                 // package load, new names of the late upstream, at a rate or as fast as it goes
-	MissFlood                   // package load, at a rate, beside a flood of such names
-	FromPod                     // ask/ask.c, in a pod
-	MissesFromPod               // the same with new names
+	SaturateUDP   loadTool = iota // dnsperf over UDP, as fast as it goes
+	SaturateTCP                   // dnsperf over TCP connections that stay, as fast as it goes
+	FixedRate                     // package load, at a rate
+	CacheMisses                   // package load, new names of the late upstream, at a rate or as fast as it goes
+	MissFlood                     // package load, at a rate, beside a flood of such names
+	FromPod                       // ask/ask.c, in a pod
+	MissesFromPod                 // the same with new names
 )
 
 // The load. Everything comes from eight sockets: a few pods at once. More change
