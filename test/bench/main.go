@@ -1,7 +1,7 @@
 // Command bench measures DNS servers and writes the pages in docs/benchmarks.
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
-// flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
+// flag, a package and a page of its own: -scale and -fleet (both package scale), -outage (outage), -faults
 // (failover), -kernel (kernel), -program (programtime), -worst (attack), -transports (transports), -start (startup),
 // -upstreams (upstreams), -hotname (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
@@ -86,13 +86,14 @@ type options struct {
 	chosen   map[string]*bool // sections by flag
 	fair     fairness.Parts
 	services int
+	fleet    scale.FleetOptions
 	silence  time.Duration
 	out      string // empty for none
 }
 
 // parseFlags reads the command line.
 func parseFlags(args []string, stderr io.Writer) (options, error) {
-	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}, chosen: map[string]*bool{}}
+	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}, chosen: map[string]*bool{}, fleet: scale.DefaultFleet()}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -upstreams 1, with -scale, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
@@ -106,7 +107,9 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 			o.chosen[s.flag] = fs.Bool(s.flag[1:], false, "measure the section about "+s.what+", and that alone")
 		}
 	}
-	fs.IntVar(&o.services, "scale-services", scale.DefaultServices, "the `number` of Services of that cluster; everything else is in proportion")
+	fs.IntVar(&o.services, "scale-services", scale.DefaultServices, "the `number` of Services of that cluster; everything else is in proportion; also that of -fleet")
+	fs.Func("fleet-sizes", "how many agents a fleet has, `NUMBERS` with commas between them (default 25,50,100)", o.fleet.ParseSizes)
+	fs.DurationVar(&o.fleet.Partition, "fleet-partition", o.fleet.Partition, "how long half of the largest fleet is cut off")
 	fs.DurationVar(&o.silence, "outage-silence", outage.DefaultSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
 	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
 	fs.BoolVar(&o.fair.Budgets, "budgets", false, "measure the section about fair shares: an upstream has a budget; may be given with -floods and -shares")
@@ -134,7 +137,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 // check says what can't be measured.
 func (o *options) check() error {
 	if len(o.measured()) > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -fleet, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -173,6 +176,9 @@ func (o *options) sections() []section {
 	return []section{
 		{harness.ScaleFlag, "a large cluster", slowRounds, anySection(func(ctx context.Context, p harness.Plan) (*scale.Report, error) {
 			return scale.Measure(ctx, p, o.services)
+		})},
+		{harness.FleetFlag, "fleets of agents", minuteRounds, anySection(func(ctx context.Context, p harness.Plan) (*scale.FleetReport, error) {
+			return scale.MeasureFleet(ctx, p, o.services, o.fleet)
 		})},
 		{harness.OutageFlag, "upstreams that fail", slowRounds, anySection(func(ctx context.Context, p harness.Plan) (*outage.Report, error) {
 			return outage.Measure(ctx, p, o.silence)
@@ -213,11 +219,16 @@ func (o *options) section() (flags string) {
 	if list := o.measured(); len(list) > 0 {
 		flags = list[0].flag
 	}
-	switch {
-	case flags == harness.ScaleFlag && o.services != scale.DefaultServices:
-		flags += fmt.Sprintf(" -scale-services %d", o.services)
-	case flags == harness.OutageFlag && o.silence != outage.DefaultSilence:
+	switch section := flags; {
+	case section == harness.OutageFlag && o.silence != outage.DefaultSilence:
 		flags += fmt.Sprintf(" -outage-silence %s", o.silence)
+	case section == harness.FleetFlag:
+		flags += o.fleet.Flags()
+		fallthrough
+	case section == harness.ScaleFlag:
+		if o.services != scale.DefaultServices {
+			flags += fmt.Sprintf(" -scale-services %d", o.services)
+		}
 	}
 	return flags
 }

@@ -15,11 +15,15 @@ import (
 
 // Change is a change that has been made and how DNS shows it.
 type Change struct {
+	// Of is the Service whose object has changed.
+	Of Service
 	// Name and Qtype are what to ask, Want what the answer has to have: an address,
 	// or the port of an SRV record.
 	Name  string
 	Qtype uint16
 	Want  string
+	// Version is the resourceVersion that the change has given the object.
+	Version uint64
 	// Sent is when the API server was asked for it, Made when it had made it.
 	Sent, Made time.Time
 }
@@ -47,13 +51,19 @@ var byController = metav1.UpdateOptions{FieldManager: "kube-controller-manager"}
 // can be compared. In each it replaces the address of one endpoint, as when a pod is replaced. rate
 // is in changes per second; 0 means no limit. It blocks until all changes are made.
 func (w *World) ChangeSlices(ctx context.Context, n, rate int) error {
+	return w.FollowSlices(ctx, n, rate, func(Change) error { return nil })
+}
+
+// FollowSlices is ChangeSlices, and calls shown after each change. The slice does not change again until that returns; as many
+// calls may run at once as there are changes in a second.
+func (w *World) FollowSlices(ctx context.Context, n, rate int, shown func(Change) error) error {
 	start := time.Now()
 	picked := rand.New(rand.NewPCG(3, 4)) // any seed will do, if it is always the same
 	picks := make([]*entry, n)
 	for i := range picks {
 		picks[i] = w.entries[picked.IntN(len(w.entries))]
 	}
-	return apiserver.Parallel(ctx, n, writers, func(ctx context.Context, i int) error {
+	return apiserver.Parallel(ctx, n, max(writers, rate), func(ctx context.Context, i int) error {
 		if rate > 0 {
 			if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
 				return err
@@ -62,8 +72,11 @@ func (w *World) ChangeSlices(ctx context.Context, n, rate int) error {
 		e := picks[i]
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		_, err := w.move(ctx, e)
-		return err
+		c, err := w.move(ctx, e)
+		if err != nil {
+			return err
+		}
+		return shown(c)
 	})
 }
 
@@ -122,7 +135,7 @@ func (w *World) visible(ctx context.Context, e *entry) (Change, error) {
 // move gives one of the slice's endpoints a new address.
 func (w *World) move(ctx context.Context, e *entry) (Change, error) {
 	i := rand.IntN(len(e.slice.Endpoints))
-	c := Change{Name: e.Member(i), Qtype: dns.TypeA, Want: Address(int(w.fresh.Add(1)))}
+	c := Change{Of: e.Service, Name: e.Member(i), Qtype: dns.TypeA, Want: Address(int(w.fresh.Add(1)))}
 	client := w.client.DiscoveryV1().EndpointSlices(e.Namespace)
 	next := e.slice.DeepCopy()
 	next.Endpoints[i].Addresses = []string{c.Want}
@@ -134,13 +147,14 @@ func (w *World) move(ctx context.Context, e *entry) (Change, error) {
 	}
 	made.ManagedFields = nil
 	e.slice = made
-	return c, nil
+	c.Version, err = strconv.ParseUint(made.ResourceVersion, 10, 64)
+	return c, err
 }
 
 // renumber gives the Service another port.
 func (w *World) renumber(ctx context.Context, e *entry) (Change, error) {
 	port := e.svc.Spec.Ports[0].Port%30000 + 1
-	c := Change{Name: "_http._tcp." + e.Host(), Qtype: dns.TypeSRV, Want: strconv.Itoa(int(port))}
+	c := Change{Of: e.Service, Name: "_http._tcp." + e.Host(), Qtype: dns.TypeSRV, Want: strconv.Itoa(int(port))}
 	client := w.client.CoreV1().Services(e.Namespace)
 	next := e.svc.DeepCopy()
 	next.Spec.Ports[0].Port = port
@@ -152,5 +166,6 @@ func (w *World) renumber(ctx context.Context, e *entry) (Change, error) {
 	}
 	made.ManagedFields = nil
 	e.svc = made
-	return c, nil
+	c.Version, err = strconv.ParseUint(made.ResourceVersion, 10, 64)
+	return c, err
 }

@@ -14,6 +14,7 @@ import (
 // The flags of the sections. The main part has none.
 const (
 	ScaleFlag       = "-scale"
+	FleetFlag       = "-fleet"
 	OutageFlag      = "-outage"
 	FailoverFlag    = "-faults"
 	KernelFlag      = "-kernel"

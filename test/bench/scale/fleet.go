@@ -7,17 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/kubernetes"
-	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/bench/watches"
 	"github.com/nodens-dns/nodens/test/bench/wiretap"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -34,21 +31,26 @@ type agentKind struct {
 	// what is what they watch.
 	what string
 	// open makes one that reads the kubeconfig file and is of the node.
-	open func(kubeconfig string, node int) (agent, error)
+	open func(agentOptions) (agent, error)
+}
+
+// agentOptions are what an agent gets.
+type agentOptions struct {
+	kubeconfig string
+	node       int
+	save       string                // the file of its saved view; empty is none
+	wrap       transport.WrapperFunc // of its transport; nil is none
 }
 
 // agentKinds are the rows of the table of fleets.
 func agentKinds() []agentKind {
-	view := func(scope config.Scope) func(string, int) (agent, error) {
-		return func(kubeconfig string, node int) (agent, error) {
-			cfg := &config.Kubernetes{Kubeconfig: kubeconfig, Scope: scope, ScopeIdle: time.Hour, ScopeMax: 32}
-			return kubernetes.Open(cfg, kubernetes.Options{Node: apiobjects.Node(node), Zone: apiobjects.Zone(node)})
-		}
+	view := func(scope config.Scope) func(agentOptions) (agent, error) {
+		return func(o agentOptions) (agent, error) { return openView(scope, o) }
 	}
 	return []agentKind{
 		{byNode, "all Services, slices of the namespaces in use, namespaces as metadata, this node's pods", view(config.ScopeNode)},
 		{byCluster, "all Services, headless slices by label, slices that are not the slice controller's, namespaces as metadata", view(config.ScopeCluster)},
-		{harness.CoreDNS, "all Services, all slices, namespaces", func(kubeconfig string, _ int) (agent, error) { return watches.Open(kubeconfig) }},
+		{harness.CoreDNS, "all Services, all slices, namespaces", openWatches},
 	}
 }
 
@@ -267,7 +269,7 @@ func (t *testCluster) startAgents(ctx context.Context, wg *sync.WaitGroup, k age
 		if err != nil {
 			return err
 		}
-		a, err := k.open(own, i)
+		a, err := k.open(agentOptions{kubeconfig: own, node: i})
 		if err != nil {
 			return err
 		}

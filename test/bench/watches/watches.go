@@ -8,40 +8,44 @@ package watches
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 )
 
 // Watches are those of one CoreDNS. They are safe for concurrent use; Run is called
 // once.
 type Watches struct {
 	list   []*cache.Reflector
-	stores []*store
+	stores map[string]*store // by resource
 }
 
-// Open prepares the watches of the user that the kubeconfig file names. It opens no
+// Open prepares the watches of the user that the kubeconfig file names. wrap wraps the transport; nil is none. It opens no
 // connection.
-func Open(kubeconfig string) (*Watches, error) {
+func Open(kubeconfig string, wrap transport.WrapperFunc) (*Watches, error) {
 	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("opening watches: %w", err)
 	}
 	c.ContentType = runtime.ContentTypeProtobuf
 	c.UserAgent = "watches"
+	c.Wrap(wrap)
 	client, err := kubernetes.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("opening watches: %w", err)
 	}
-	w := &Watches{}
+	w := &Watches{stores: map[string]*store{}}
 	w.add(client, client.CoreV1().RESTClient(), "services", &corev1.Service{})
 	w.add(client, client.DiscoveryV1().RESTClient(), "endpointslices", &discoveryv1.EndpointSlice{})
 	w.add(client, client.CoreV1().RESTClient(), "namespaces", &corev1.Namespace{})
@@ -52,7 +56,7 @@ func (w *Watches) add(client kubernetes.Interface, group rest.Interface, resourc
 	s := &store{}
 	source := cache.NewListWatchFromClient(group, resource, corev1.NamespaceAll, fields.Everything())
 	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(source, client), example, s, cache.ReflectorOptions{Name: resource})
-	w.list, w.stores = append(w.list, r), append(w.stores, s)
+	w.list, w.stores[resource] = append(w.list, r), s
 }
 
 // Run watches until ctx ends, and returns when all watches have ended.
@@ -74,40 +78,45 @@ func (w *Watches) Synced() bool {
 	return true
 }
 
-// Seen is how many objects came, in lists and by themselves.
-func (w *Watches) Seen() uint64 {
-	var n uint64
-	for _, s := range w.stores {
-		n += s.seen.Load()
-	}
-	return n
+// Reached says whether a Reflector has got all that the resource had at the resourceVersion.
+func (w *Watches) Reached(resource string, version uint64) bool {
+	return w.stores[resource].version.Load() >= version
 }
 
-// store counts what a Reflector puts into it.
+// store notes what a Reflector puts into it.
 type store struct {
-	listed atomic.Bool
-	seen   atomic.Uint64
+	listed  atomic.Bool
+	version atomic.Uint64 // the latest resourceVersion
 }
 
 // Add implements the Reflector's store.
-func (s *store) Add(any) error { return s.count(1) }
+func (s *store) Add(obj any) error { return s.reach(obj) }
 
 // Update implements the Reflector's store.
-func (s *store) Update(any) error { return s.count(1) }
+func (s *store) Update(obj any) error { return s.reach(obj) }
 
 // Delete implements the Reflector's store.
-func (s *store) Delete(any) error { return s.count(1) }
+func (s *store) Delete(obj any) error { return s.reach(obj) }
 
 // Resync implements the Reflector's store; there is nothing to repeat.
 func (s *store) Resync() error { return nil }
 
 // Replace implements the Reflector's store.
-func (s *store) Replace(list []any, _ string) error {
+func (s *store) Replace(_ []any, version string) error {
 	defer s.listed.Store(true)
-	return s.count(len(list))
+	return s.set(version)
 }
 
-func (s *store) count(n int) error {
-	s.seen.Add(uint64(n))
-	return nil
+func (s *store) reach(obj any) error {
+	o, err := meta.Accessor(obj)
+	if err != nil {
+		return err
+	}
+	return s.set(o.GetResourceVersion())
+}
+
+func (s *store) set(version string) error {
+	n, err := strconv.ParseUint(version, 10, 64)
+	s.version.Store(n)
+	return err
 }

@@ -19,6 +19,9 @@ type Tap struct {
 	server   string
 	count    struct{ received, sent, conns atomic.Uint64 }
 
+	// passing is held while bytes are passed on, and locked while the tap is blocked.
+	passing sync.RWMutex
+
 	mu    sync.Mutex
 	open  map[net.Conn]struct{} // nil once closed
 	group sync.WaitGroup
@@ -67,6 +70,13 @@ func (t *Tap) Open() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.clients
+}
+
+// Block passes nothing on until release is called, as a network does that loses every packet: connections stay open, and new
+// ones get no answer. Call release before Close.
+func (t *Tap) Block() (release func()) {
+	t.passing.Lock()
+	return t.passing.Unlock
 }
 
 // Close ends the proxy and all its connections, and returns when they are gone.
@@ -131,8 +141,8 @@ func (t *Tap) serve(client net.Conn) {
 	}
 	defer t.removeConn(server)
 	var wg sync.WaitGroup
-	wg.Go(func() { copyBytes(server, client, &t.count.sent) })
-	wg.Go(func() { copyBytes(client, server, &t.count.received) })
+	wg.Go(func() { t.copyBytes(server, client, &t.count.sent) })
+	wg.Go(func() { t.copyBytes(client, server, &t.count.received) })
 	wg.Wait()
 }
 
@@ -142,14 +152,17 @@ const readSize = 32 << 10
 
 // copyBytes copies until the source ends and tells the other side so. An error on one
 // way ends the other too: half of a TLS connection is of no use.
-func copyBytes(to, from net.Conn, count *atomic.Uint64) {
+func (t *Tap) copyBytes(to, from net.Conn, count *atomic.Uint64) {
 	buf := make([]byte, readSize)
 	for {
 		n, err := from.Read(buf)
 		// Counted before they arrive, so that who has seen them finds them counted.
 		count.Add(uint64(n))
 		if n > 0 {
-			if _, err := to.Write(buf[:n]); err != nil {
+			t.passing.RLock()
+			_, err := to.Write(buf[:n])
+			t.passing.RUnlock()
+			if err != nil {
 				from.Close()
 				return
 			}

@@ -128,3 +128,29 @@ func TestNoServer(t *testing.T) {
 		t.Errorf("%d bytes from nobody", len(n))
 	}
 }
+
+// TestBlock holds that nothing passes a blocked tap, and all of it afterwards.
+func TestBlock(t *testing.T) {
+	got := make(chan []byte, 1)
+	tap := open(t, serve(t, []byte("answer"), got))
+	c := dial(t, tap)
+	release := tap.Block()
+	if _, err := c.Write([]byte("question")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	for tap.Read().Sent == 0 { // the tap has read it
+		runtime.Gosched()
+	}
+	select {
+	case text := <-got:
+		t.Errorf("%q has passed", text)
+	default:
+	}
+	release()
+	if answer, err := io.ReadAll(c); string(answer) != "answer" || string(<-got) != "question" || err != nil {
+		t.Errorf("the answer is %q: %v", answer, err)
+	}
+}
