@@ -31,8 +31,11 @@ type answer struct {
 	// expanded are the names that wildcards were expanded to.
 	expanded [maxAliases + 1][]byte
 	wilds    int
-	buf      [2][wire.MaxName]byte // for names that DNAME records make, in turn
-	turn     uint8
+	// proofs are the nodes whose NSEC records are in the reply.
+	proofs [maxAliases + 3]int
+	proven int
+	buf    [2][wire.MaxName]byte // for names that DNAME records make, in turn
+	turn   uint8
 }
 
 // step says how the answer goes on after an alias.
@@ -51,7 +54,7 @@ var answers = sync.Pool{New: func() any { return new(answer) }}
 // run answers q from z. through says which names that do not exist are left to the next step.
 func (a *answer) run(z *Zone, q *wire.Query, r *wire.Reply, through *config.Fallthrough) (authority.Outcome, authority.Lead) {
 	a.z, a.q, a.r, a.through, a.name = z, q, r, through, q.Name()
-	a.known, a.n, a.wilds = wire.Compression{}, 0, 0
+	a.known, a.n, a.wilds, a.proven = wire.Compression{}, 0, 0, 0
 	a.r.Reset()
 	for {
 		switch a.lookup() {
@@ -89,7 +92,7 @@ func (a *answer) lookup() step {
 			return a.pass(m, encloser)
 		}
 	}
-	return a.answerFrom(m, found)
+	return a.answerFrom(found)
 }
 
 // pass leaves a name that does not exist, or has no records, to the next step, or denies it.
@@ -105,7 +108,7 @@ func (a *answer) pass(m match, encloser int) step {
 }
 
 // answerFrom adds the records of the node found for a.name.
-func (a *answer) answerFrom(m match, found node) step {
+func (a *answer) answerFrom(found node) step {
 	if found.flags()&hasCNAME != 0 && !answersAlias(a.q.Type) {
 		return a.followAlias(found)
 	}
@@ -115,7 +118,7 @@ func (a *answer) answerFrom(m match, found node) step {
 	}
 	s, ok := found.find(qtype)
 	if !ok {
-		return a.noData(m, found)
+		return a.noData(found)
 	}
 	a.addSets(wire.Answer, a.name, found, qtype)
 	a.finish()
@@ -124,7 +127,6 @@ func (a *answer) answerFrom(m match, found node) step {
 		return finished
 	}
 	a.addNS()
-	a.addWildcardProofs(-1)
 	a.addTargets(s)
 	return finished
 }
@@ -237,20 +239,19 @@ func (a *answer) refer(cut node) step {
 			a.addSets(wire.Authority, owner, cut, typeNSEC)
 		}
 	}
+	a.addWildcardProofs()
 	ns, _ := cut.find(wire.TypeNS)
 	a.addGlue(ns, wire.Name(owner))
 	return finished
 }
 
 // noData adds the denial of the type for a name that exists.
-func (a *answer) noData(m match, found node) step {
+func (a *answer) noData(found node) step {
 	a.finish()
 	a.addSOA()
 	if a.q.DO {
-		a.addSets(wire.Authority, found.name(), found, typeNSEC)
-		if m == wildcard {
-			a.addWildcardProofs(found.at)
-		}
+		a.addProof(found)
+		a.addWildcardProofs()
 	}
 	return finished
 }
@@ -265,6 +266,7 @@ func (a *answer) deny(m match, encloser int) step {
 	if !a.q.DO {
 		return finished
 	}
+	a.addWildcardProofs()
 	covering := a.z.before(a.name)
 	a.addProof(covering)
 	if m == exact || !covering.ok() {
@@ -273,8 +275,6 @@ func (a *answer) deny(m match, encloser int) step {
 	var buf [2 + wire.MaxName]byte
 	buf[0], buf[1] = 1, '*'
 	n := 2 + copy(buf[2:], a.name[encloser:])
-	if star := a.z.before(buf[:n]); star.at != covering.at {
-		a.addProof(star)
-	}
+	a.addProof(a.z.before(buf[:n]))
 	return finished
 }

@@ -1,6 +1,9 @@
 package zonefile
 
 import (
+	"math"
+	"slices"
+
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -10,23 +13,23 @@ func (a *answer) addSets(section wire.Section, owner []byte, from node, t uint16
 	var s set
 	for list := from.sets(); list.next(&s); {
 		if s.rtype == t {
-			a.addSet(section, owner, s)
+			a.addSet(section, owner, s, math.MaxUint32)
 		}
 	}
 	if a.q.DO {
-		a.addSignatures(section, owner, from, t)
+		a.addSignatures(section, owner, from, t, math.MaxUint32)
 	}
 }
 
-// addSet adds the records of s, until the reply is full.
-func (a *answer) addSet(section wire.Section, owner []byte, s set) {
+// addSet adds the records of s with TTLs up to maxTTL, until the reply is full.
+func (a *answer) addSet(section wire.Section, owner []byte, s set, maxTTL uint32) {
 	rtype := s.rtype
 	for !a.r.Overflows() {
 		ttl, data, ok := s.next()
 		if !ok {
 			return
 		}
-		a.r.AddRR(&a.known, section, wire.RR{Owner: owner, Type: rtype, TTL: ttl, Data: data})
+		a.r.AddRR(&a.known, section, wire.RR{Owner: owner, Type: rtype, TTL: min(ttl, maxTTL), Data: data})
 	}
 }
 
@@ -36,54 +39,54 @@ func (a *answer) addFirst(owner []byte, from node, t uint16) {
 	ttl, data := s.first()
 	a.r.AddRR(&a.known, wire.Answer, wire.RR{Owner: owner, Type: t, TTL: ttl, Data: data})
 	if a.q.DO {
-		a.addSignatures(wire.Answer, owner, from, t)
+		a.addSignatures(wire.Answer, owner, from, t, math.MaxUint32)
 	}
 }
 
-// addSignatures adds the signatures of the records of type t of the node from.
-func (a *answer) addSignatures(section wire.Section, owner []byte, from node, t uint16) {
+// addSignatures adds the signatures of the records of type t of the node from, with TTLs up to maxTTL.
+func (a *answer) addSignatures(section wire.Section, owner []byte, from node, t uint16, maxTTL uint32) {
 	var s set
 	for list := from.sets(); list.next(&s); {
 		if s.rtype == typeRRSIG && s.covered == t {
-			a.addSet(section, owner, s)
+			a.addSet(section, owner, s, maxTTL)
 		}
 	}
 }
 
-// addNS adds the zone's name servers to a positive answer.
+// addNS adds the zone's name servers to a positive answer, and what proves that its wildcards apply.
 func (a *answer) addNS() {
 	a.addSets(wire.Authority, a.z.apex.name(), a.z.apex, wire.TypeNS)
+	a.addWildcardProofs()
 }
 
 // addSOA adds the SOA record of a denial, which holds for the least of its TTL and its MINIMUM (RFC
-// 2308, 3).
+// 2308, 3), and its signatures, which have its TTL (RFC 4034, 3).
 func (a *answer) addSOA() {
 	_, data := a.z.soa.first()
 	a.r.AddRR(&a.known, wire.Authority, wire.RR{Owner: a.z.apex.name(), Type: wire.TypeSOA, TTL: a.z.negative, Data: data})
 	if a.q.DO {
-		a.addSignatures(wire.Authority, a.z.apex.name(), a.z.apex, wire.TypeSOA)
+		a.addSignatures(wire.Authority, a.z.apex.name(), a.z.apex, wire.TypeSOA, a.z.negative)
 	}
 }
 
-// addProof adds the NSEC records of n, which may be none.
+// addProof adds the NSEC records of n, which may be none, unless they are in the reply already.
 func (a *answer) addProof(n node) {
-	if n.ok() {
-		a.addSets(wire.Authority, n.name(), n, typeNSEC)
+	if !n.ok() || slices.Contains(a.proofs[:a.proven], n.at) {
+		return
 	}
+	a.proofs[a.proven] = n.at
+	a.proven++
+	a.addSets(wire.Authority, n.name(), n, typeNSEC)
 }
 
 // addWildcardProofs adds, for each name that a wildcard was expanded to, the proof that the name itself
-// does not exist (RFC 4035, 3.1.3.3). The records of the node at last, -1 for none, are in the reply
-// already.
-func (a *answer) addWildcardProofs(last int) {
+// does not exist (RFC 4035, 3.1.3.3).
+func (a *answer) addWildcardProofs() {
 	if !a.q.DO {
 		return
 	}
 	for _, name := range a.expanded[:a.wilds] {
-		if n := a.z.before(name); n.ok() && n.at != last {
-			a.addProof(n)
-			last = n.at
-		}
+		a.addProof(a.z.before(name))
 	}
 }
 

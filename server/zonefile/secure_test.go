@@ -27,8 +27,12 @@ func signed() string {
 		}
 	}
 	node("@", "alias", "NS SOA RRSIG NSEC", "SOA ns host 7 2 3 4 30", "NS ns")
-	node("alias", "a.ent", "CNAME RRSIG NSEC", "CNAME x.wild")
-	node("a.ent", "insecure", "A RRSIG NSEC", "A 192.0.2.1")
+	node("alias", "*.away", "CNAME RRSIG NSEC", "CNAME x.wild")
+	node("*.away", "*.cname", "CNAME RRSIG NSEC", "CNAME x.elsewhere.")
+	node("*.cname", "a.ent", "CNAME RRSIG NSEC", "CNAME www")
+	node("a.ent", "*.gone", "A RRSIG NSEC", "A 192.0.2.1")
+	node("*.gone", "*.in", "CNAME RRSIG NSEC", "CNAME nowhere")
+	node("*.in", "insecure", "CNAME RRSIG NSEC", "CNAME h.secure")
 	node("insecure", "secure", "NS RRSIG NSEC", "NS ns.insecure")
 	b.WriteString("ns.insecure 60 A 192.0.2.3\n")
 	node("secure", "*.wild", "NS DS RRSIG NSEC", "NS ns.elsewhere.", "DS 1 13 2 00")
@@ -72,13 +76,17 @@ func TestSigned(t *testing.T) {
 		{"www", dns.TypeA, "www:A www:sig-A", ns},
 		{"www", dns.TypeNSEC, "www:NSEC www:sig-NSEC", ns},
 		{"www", dns.TypeTXT, "", soa + proof("www")},
-		{"ent", dns.TypeA, "", soa + proof("alias")},
-		{"b", dns.TypeA, "", soa + proof("alias") + proof("")},
+		{"ent", dns.TypeA, "", soa + proof("*.cname")},
+		{"b", dns.TypeA, "", soa + proof("*.away") + proof("")},
 		{"zzz", dns.TypeA, "", soa + proof("www") + proof("")},
 		{"x.www", dns.TypeA, "", soa + proof("www")},
 		{"x.wild", dns.TypeA, "x.wild:A x.wild:sig-A", ns + proof("*.wild")},
 		{"x.wild", dns.TypeTXT, "", soa + proof("*.wild")},
 		{"alias", dns.TypeA, "alias:CNAME alias:sig-CNAME x.wild:A x.wild:sig-A", ns + proof("*.wild")},
+		{"x.cname", dns.TypeA, "x.cname:CNAME x.cname:sig-CNAME www:A www:sig-A", ns + proof("*.cname")},
+		{"x.cname", dns.TypeTXT, "x.cname:CNAME x.cname:sig-CNAME", soa + proof("www") + proof("*.cname")},
+		{"x.gone", dns.TypeA, "x.gone:CNAME x.gone:sig-CNAME", soa + proof("*.gone") + proof("insecure") + proof("")},
+		{"x.in", dns.TypeA, "x.in:CNAME x.in:sig-CNAME", "secure:NS secure:DS secure:sig-DS" + proof("*.in")},
 		{"a.secure", dns.TypeA, "", "secure:NS secure:DS secure:sig-DS"},
 		{"secure", dns.TypeDS, "secure:DS secure:sig-DS", ns},
 		{"insecure", dns.TypeA, "", "insecure:NS insecure:NSEC insecure:sig-NSEC"},
@@ -96,6 +104,54 @@ func TestSigned(t *testing.T) {
 				t.Errorf("without DO: %s", text)
 			}
 		})
+	}
+}
+
+// TestSignedAliasOut: a wildcard's alias that leads out of the zone has the wildcard's proof.
+func TestSignedAliasOut(t *testing.T) {
+	tab := table(t, signed())
+	for _, tt := range []struct {
+		name      string
+		rcode     wire.Rcode
+		answers   int
+		authority string
+	}{
+		{"answered", wire.NoError, 1, ":NS :sig-NS *.away:NSEC *.away:sig-NSEC"},
+		{"NODATA", wire.NoError, 0, ":SOA :sig-SOA *.away:NSEC *.away:sig-NSEC"},
+		{"NXDOMAIN", wire.NXDomain, 0, ":SOA :sig-SOA *.away:NSEC *.away:sig-NSEC"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			name, err := wire.ParseName("x.away.z.test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var q wire.Query
+			var r wire.Reply
+			q.Parse(wire.AppendClientQuery(nil, 1, []byte(name), dns.TypeA, true, false))
+			r.Start(nil, &q)
+			o, lead := tab.Answer(&q, &r)
+			if o != authority.Leads {
+				t.Fatalf("outcome %v, want an alias that leads out", o)
+			}
+			lead.Zone.Complete(&q, &r, tt.rcode, tt.answers)
+			var got dns.Msg
+			if err := got.Unpack(r.Finish(wire.MaxMessage)); err != nil {
+				t.Fatal(err)
+			}
+			if got := owners(inShort(&got), 2); got != tt.authority {
+				t.Errorf("authority %q, want %q", got, tt.authority)
+			}
+		})
+	}
+}
+
+// TestSignedDenialTTL: the signature of a denial's SOA record has its TTL, also where MINIMUM lowers that (RFC 4034, 3).
+func TestSignedDenialTTL(t *testing.T) {
+	_, text := ask(t, table(t, signed()), "www.z.test.", dns.TypeTXT, true)
+	for _, want := range []string{"z.test. 30 SOA ", "z.test. 30 RRSIG SOA "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in %s", want, text)
+		}
 	}
 }
 

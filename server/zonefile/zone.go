@@ -274,12 +274,21 @@ func (n node) following() node {
 // (RFC 6604, 3).
 func (z *Zone) Complete(q *wire.Query, r *wire.Reply, rcode wire.Rcode, answers int) {
 	a := answer{z: z, q: q, r: r}
+	if q.DO { // the wildcards on the way to the target are not in r
+		var again answer
+		var discarded wire.Reply
+		discarded.Start(nil, q)
+		again.run(z, q, &discarded, nil)
+		a.expanded, a.wilds = again.expanded, again.wilds
+	}
 	switch {
 	case rcode == wire.NXDomain:
 		r.SetRcode(wire.NXDomain)
 		a.addSOA()
+		a.addWildcardProofs()
 	case rcode == wire.NoError && answers == 0:
 		a.addSOA()
+		a.addWildcardProofs()
 	default:
 		if rcode == wire.ServFail {
 			r.SetRcode(wire.ServFail)
