@@ -162,12 +162,12 @@ func (t *fleetTest) measureAlone(ctx context.Context) (err error) {
 	return err
 }
 
-// measureSizes measures all sizes of the fleet of the default kind, and the largest of the others.
+// measureSizes measures all sizes of the fleet of the default kind, and the largest of CoreDNS's.
 func (t *fleetTest) measureSizes(ctx context.Context) error {
 	for i, k := range agentKinds() {
 		for _, n := range t.found.options.Sizes {
 			largest := n == slices.Max(t.found.options.Sizes)
-			if !largest && i > 0 || !t.Only.Server(harness.Server{Name: k.name}) {
+			if k.name == byCluster || !largest && i > 0 || !t.Only.Server(harness.Server{Name: k.name}) {
 				continue
 			}
 			if err := t.measureFleet(ctx, k, n, largest, i == 0); err != nil {
