@@ -188,7 +188,7 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 	h := &handler{source: src}
 	f := c.newReflector(endpointSlices, c.selector, h)
 	if src.ns != nil {
-		f.Namespace = src.ns.label[1:]
+		f.Namespace, f.InPages = src.ns.label[1:], true
 	}
 	switch src.only {
 	case headlessSlice:
@@ -235,6 +235,7 @@ func (c *apiSource) reflectPods(ctx context.Context) {
 		}()
 		if c.view.node != "" {
 			f := c.newReflector(pods, nil, &handler{})
+			f.InPages = true
 			f.Fields = fieldselectors.AndSelectors(fieldselectors.OneTermEqualSelector("spec.nodeName", c.view.node), running).String()
 			f.Run(here)
 		}

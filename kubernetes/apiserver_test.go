@@ -77,13 +77,13 @@ func TestFollowsByNamespace(t *testing.T) {
 	}
 	poll.Until(t, "the namespace that was asked for", func() bool { return resolves(t, z, "db.b.svc.cluster.local", "10.1.0.1") })
 	for path, want := range map[string]int{
-		"/namespaces/a/endpointslices": 1, "/namespaces/b/endpointslices": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
+		"/namespaces/a/endpointslices?limit=500": 1, "/namespaces/b/endpointslices?limit=500": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
 	} {
 		if got := f.Requests(path); got != want {
 			t.Errorf("%d requests for %s, want %d", got, path, want)
 		}
 	}
-	count(t, f.Requests("/pods", "spec.nodeName%3Dn1"), 1, "requests for the node's pods")
+	count(t, f.Requests("/pods", "spec.nodeName%3Dn1", "limit=500"), 1, "requests for the node's pods")
 	st := v.Stats()
 	if st.Level != "node" || st.Sources != 2 || st.Pods != 1 {
 		t.Errorf("%+v", st)
@@ -127,7 +127,7 @@ func TestVerifiedPods(t *testing.T) {
 	if resolves(t, z, "10-1-0-3.a.pod.cluster.local", "10.1.0.3") {
 		t.Error("a pod that labels leaves out has a name")
 	}
-	count(t, f.Requests("/pods"), 2, "requests for pods: those of the node and then all")
+	count(t, f.Requests("/pods"), 3, "requests for pods: a list and a watch of those of the node, and then all")
 }
 
 // A saved view answers at once; changes since then come with the first lists.

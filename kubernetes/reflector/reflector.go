@@ -72,6 +72,7 @@ type Reflector struct {
 	Namespace    string                // "" is all
 	Labels       labels.Selector       // nil or empty is all
 	Fields       string                // a field selector, "" is all
+	InPages      bool                  // list in pages where the server could stream, too
 	MetadataOnly bool                  // request PartialObjectMetadata, which NewObject returns
 	NewObject    func() runtime.Object // returns an empty object of the type to decode
 	Handler      Handler
@@ -164,7 +165,7 @@ func (f *Reflector) CheckAccess(ctx context.Context) {
 func (f *Reflector) listOrWatch(ctx context.Context) (verb string, err error) {
 	if f.version == "" {
 		f.at = f.History.position(f.Resource) // before the request
-		if f.cannotStream || f.tryPaging {
+		if f.InPages || f.cannotStream || f.tryPaging {
 			return "list", f.list(ctx)
 		}
 	}
@@ -320,7 +321,11 @@ func (f *Reflector) list(ctx context.Context) error {
 func (f *Reflector) fetchPage(ctx context.Context, token string) (listPage, error) {
 	guarded, _, release := f.guard(ctx)
 	defer release()
-	body, err := f.newRequest(&metav1.ListOptions{Limit: pageSize, Continue: token}).Stream(guarded)
+	req := f.newRequest(&metav1.ListOptions{Limit: pageSize, Continue: token})
+	if f.InPages {
+		req.Throttle(nil) // as watches: there is one request at a time, and a watch follows
+	}
+	body, err := req.Stream(guarded)
 	if err != nil {
 		return listPage{}, guardOr(guarded, err)
 	}

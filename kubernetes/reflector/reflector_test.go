@@ -17,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/poll"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/nodens-dns/nodens/test/poll"
 )
 
 // A list is streamed; the watch continues after it and, when it breaks, from the last
@@ -419,6 +420,29 @@ func TestReflectorForbidden(t *testing.T) {
 	if got := log.String(); strings.Count(got, "API server rejects request") != 1 || !strings.Contains(got, rule) || !strings.Contains(got, "namespace=shop") {
 		t.Errorf("the log is\n%s", got)
 	}
+}
+
+// A list in pages, where the server could stream, does not wait for the client's rate.
+func TestReflectorInPages(t *testing.T) {
+	w := encodings(t)[0]
+	page := func(token string) reply {
+		l := &corev1.ServiceList{TypeMeta: metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: token}}
+		return reply{body: w.object(l)}
+	}
+	s := newScriptedServer(t, w, page("more"), page(""), reply{open: true})
+	f, rec, _ := s.newReflector(t)
+	conn, err := Connect(&rest.Config{Host: s.URL, QPS: 1e-6, Burst: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	if f.Client, err = conn.Client(corev1.SchemeGroupVersion); err != nil {
+		t.Fatal(err)
+	}
+	f.InPages = true
+	f.start(t)
+	rec.expect(t, "begin", "complete 7")
+	s.wantQueries(t, "limit=500", "continue=more&limit=500", fmt.Sprintf(resumed, 7))
 }
 
 // Only metadata is requested, and a server that sends whole objects is understood.
