@@ -93,7 +93,7 @@ var versions = map[string][2]string{
 }
 
 // newCluster is as much of an API server as an agent needs to see objects, which don't
-// change: streamed lists, and watches in which nothing happens.
+// change: lists, streamed ones too, and watches in which nothing happens.
 func newCluster(t *testing.T) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(serve))
 	t.Cleanup(s.Close)
@@ -109,17 +109,25 @@ func serve(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	var selected []map[string]any
+	for i, text := range objects[plural] {
+		if selects(text, query.Get("labelSelector")) {
+			selected = append(selected, object(version, i, text))
+		}
+	}
+	encoder := json.NewEncoder(w)
 	if query.Get("watch") == "" {
-		fmt.Fprintf(w, `{"kind":"%sList","apiVersion":%q,"metadata":{"resourceVersion":"1"},"items":[]}`, version[0], version[1])
+		_ = encoder.Encode(map[string]any{ // who has gone needs none
+			"kind": version[0] + "List", "apiVersion": version[1], "metadata": map[string]string{"resourceVersion": "1"}, "items": selected,
+		})
 		return
 	}
 	if query.Get("sendInitialEvents") == "true" {
-		for i, text := range objects[plural] {
-			if selects(text, query.Get("labelSelector")) {
-				event(w, "ADDED", version, i, text)
-			}
+		for _, o := range selected {
+			_ = encoder.Encode(map[string]any{"type": "ADDED", "object": o})
 		}
-		event(w, "BOOKMARK", version, len(objects[plural]), `{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}`)
+		end := object(version, len(objects[plural]), `{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}`)
+		_ = encoder.Encode(map[string]any{"type": "BOOKMARK", "object": end})
 	}
 	_ = http.NewResponseController(w).Flush()
 	<-req.Context().Done()
@@ -130,13 +138,13 @@ func selects(object, selector string) bool {
 	return selector == "" || strings.Contains(object, fmt.Sprintf("%q:", selector))
 }
 
-func event(w http.ResponseWriter, kind string, version [2]string, i int, text string) {
-	var o map[string]any
+// object returns an object of the list with the number i.
+func object(version [2]string, i int, text string) (o map[string]any) {
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		panic(err)
 	}
 	o["kind"], o["apiVersion"] = version[0], version[1]
 	meta, _ := o["metadata"].(map[string]any)
 	meta["resourceVersion"] = fmt.Sprint(i + 1)
-	_ = json.NewEncoder(w).Encode(map[string]any{"type": kind, "object": o}) // who has gone needs none
+	return o
 }
