@@ -26,11 +26,22 @@ debian() {
 	export PATH=$work/root/usr/sbin:$work/root/usr/bin:$PATH
 }
 
+# build NAME MODULE VERSION builds $work/src, a main package that needs the Go module, as NAME.
+build() {
+	printf 'module finding\n\ngo 1.26.0\n\nrequire %s v%s\n' "$2" "$3" >"$work/src/go.mod"
+	mkdir -p "$work/root/usr/bin"
+	if ! (cd "$work/src" && CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off go build -trimpath -o "$work/root/usr/bin/$1" . >"$work/go.log" 2>&1); then
+		cat "$work/go.log" >&2
+		exit 2
+	fi
+	export PATH=$work/root/usr/bin:$PATH
+}
+
 # coredns VERSION PLUGIN… builds CoreDNS with some of its plugins.
 coredns() {
 	local version=$1 plugin
 	shift
-	mkdir -p "$work/src" "$work/root/usr/bin"
+	mkdir -p "$work/src"
 	{
 		echo 'package main'
 		echo 'import "github.com/coredns/coredns/coremain"'
@@ -39,12 +50,23 @@ coredns() {
 		done
 		echo 'func main() { coremain.Run() }'
 	} >"$work/src/main.go"
-	printf 'module finding\n\ngo 1.26.0\n\nrequire github.com/coredns/coredns v%s\n' "$version" >"$work/src/go.mod"
-	if ! (cd "$work/src" && CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off go build -trimpath -o "$work/root/usr/bin/coredns" . >"$work/go.log" 2>&1); then
-		cat "$work/go.log" >&2
-		exit 2
-	fi
-	export PATH=$work/root/usr/bin:$PATH
+	build coredns github.com/coredns/coredns "$version"
+}
+
+# caddy VERSION builds Caddy with its reverse proxy.
+caddy() {
+	mkdir -p "$work/src"
+	cat >"$work/src/main.go" <<-'GO'
+		package main
+
+		import (
+			caddycmd "github.com/caddyserver/caddy/v2/cmd"
+			_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+		)
+
+		func main() { caddycmd.Main() }
+	GO
+	build caddy github.com/caddyserver/caddy/v2 "$1"
 }
 
 # certificate makes $work/cert.pem and $work/key.pem for 127.0.0.1.
