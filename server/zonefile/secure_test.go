@@ -2,12 +2,15 @@ package zonefile_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/authority"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/zonefile"
 )
@@ -180,4 +183,46 @@ func benchmarkAnswer(b *testing.B, tab *zonefile.Table, name string) {
 		r.Finish(wire.MinUDP)
 	}
 	b.ReportMetric(float64(tab.Size()), "bytes")
+}
+
+// TestDSOfZone: the zone that delegates another one of the table has its DS record (RFC 4035, 3.1.4.1).
+func TestDSOfZone(t *testing.T) {
+	folder := t.TempDir()
+	var b strings.Builder
+	for name, records := range map[string]string{
+		"z.test":             "sub NS ns.elsewhere.\nsub DS 1 13 2 00\n",
+		"sub.z.test":         "@ NS ns.elsewhere.\n",
+		"undelegated.test":   "other NS ns.elsewhere.\n",
+		"x.undelegated.test": "@ NS ns.elsewhere.\n",
+	} {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte("$TTL 60\n@ SOA ns host 1 2 3 4 5\n"+records), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "file %q %s\n", path, name)
+	}
+	c, err := config.Parse(config.Source{Text: []byte(". {\n" + b.String() + "}\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := zonefile.New(c.Blocks[0].ZoneFile, zonefile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, answer, authority string }{
+		{"sub.z.test.", "sub:DS", ""},
+		{"z.test.", "", ":SOA"},
+		{"x.undelegated.test.", "", "x.undelegated.test:SOA"},
+	} {
+		_, text := ask(t, tab, tt.name, dns.TypeDS, false)
+		if got := owners(text, 1); got != tt.answer {
+			t.Errorf("%s: answer %q, want %q", tt.name, got, tt.answer)
+		}
+		if got := owners(text, 2); got != tt.authority {
+			t.Errorf("%s: authority %q, want %q", tt.name, got, tt.authority)
+		}
+	}
+	if _, text := ask(t, tab, "sub.z.test.", dns.TypeSOA, false); owners(text, 1) != "sub:SOA" {
+		t.Errorf("the SOA record of sub.z.test: %s", text)
+	}
 }

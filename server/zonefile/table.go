@@ -15,6 +15,7 @@
 package zonefile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -94,6 +95,9 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) (authority.Outcome, authori
 	if z == nil {
 		return authority.NotMine, authority.Lead{}
 	}
+	if q.Type == wire.TypeDS && len(z.origin) == len(q.Name()) {
+		z = cmp.Or(t.delegating(q.Name()), z)
+	}
 	if q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
 		r.Fail(wire.Refused)
 		return authority.Answered, authority.Lead{}
@@ -123,6 +127,22 @@ func (t *Table) zone(name []byte) *served {
 		}
 	}
 	return nil
+}
+
+// delegating returns the zone that delegates name, whose DS record it has (RFC 4035, 3.1.4.1); nil if that is not in the table.
+func (t *Table) delegating(name []byte) *served {
+	above := t.zone(name[min(len(name), 1+int(name[0])):])
+	if above == nil {
+		return nil
+	}
+	data := above.data.Load()
+	if data == nil {
+		return nil
+	}
+	if cut := data.node(name); !cut.ok() || cut.flags()&hasNS == 0 {
+		return nil
+	}
+	return above
 }
 
 // FallsThrough reports whether a zone leaves some of its names to the next step, or names may become a zone's
