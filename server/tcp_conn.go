@@ -173,11 +173,20 @@ func (c *tcpConn) readAll(fd int, d *readState) bool {
 		case unix.EINTR:
 			continue
 		case unix.EAGAIN:
+			c.acknowledgeUnanswered(fd)
 			return true
 		}
 		c.ended = errno != 0 || n == 0 || !c.answerQueries(fd, d, c.readBuf[:c.buffered+n]) || c.idleTooLong(d.x.Arrival)
 	}
 	return false
+}
+
+// acknowledgeUnanswered acknowledges what no reply acknowledges soon. A client with Nagle's algorithm (RFC 896) holds back
+// the rest of its query, or the next one, until then: for 40 ms, or until the reply.
+func (c *tcpConn) acknowledgeUnanswered(fd int) {
+	if c.buffered > 0 || c.waiting.Load() > 0 {
+		acknowledge(fd)
+	}
 }
 
 // read reads like read(2), through TLS if there is TLS.

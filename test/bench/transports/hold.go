@@ -26,8 +26,6 @@ const (
 	// heldConnections is how many connections the agent holds: the most that an address accepts.
 	// shortConnections is the number in tests.
 	heldConnections, shortConnections = 1024, 64
-	// holdOrigins is how many clients they come from: one may have an eighth of them.
-	holdOrigins = 8
 	// holdIdle is how long a connection may be idle. Nothing waits for it.
 	holdIdle = 5 * time.Minute
 	// holdAtOnce is how many clients ask at once.
@@ -155,8 +153,9 @@ func (r *run) holdTransport(ctx context.Context, t transport) (h Holding, err er
 			o.close()
 		}
 	}()
-	for i := range holdOrigins {
-		o, err := newOrigin(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + i)}))
+	// A client gets one of the last places only if it has fewer connections than are free.
+	for i := range r.connections() {
+		o, err := newOrigin(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}))
 		if err != nil {
 			return h, err
 		}
