@@ -36,6 +36,7 @@ type Server struct {
 	port, etcdPort, peersPort uint16
 	ca                        *ca.CA
 	etcd, api                 *peer.Process
+	options                   []string // of the API server, beside its own
 }
 
 // Start starts a server that ends with the test.
@@ -63,14 +64,15 @@ func StartRelease(tb testing.TB, release string) *Server {
 }
 
 // Open is Start for callers without a test, such as TestMain; the caller
-// calls Close. All files are written to dir, which the caller owns.
-func Open(ctx context.Context, dir string) (*Server, error) {
+// calls Close. All files are written to dir, which the caller owns. The API server
+// gets the options, beside those that it needs.
+func Open(ctx context.Context, dir string, options ...string) (*Server, error) {
 	releases := peer.Releases()
-	return openRelease(ctx, dir, releases[len(releases)-1])
+	return openRelease(ctx, dir, releases[len(releases)-1], options...)
 }
 
-func openRelease(ctx context.Context, dir, release string) (*Server, error) {
-	s := &Server{dir: dir}
+func openRelease(ctx context.Context, dir, release string, options ...string) (*Server, error) {
+	s := &Server{dir: dir, options: options}
 	if err := s.open(ctx, release); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("starting an API server: %w", err)
@@ -140,7 +142,7 @@ func (s *Server) startAPI(ctx context.Context) error {
 	var err error
 	s.api, err = peer.Spawn(peer.Command{
 		Name: "kube-apiserver", Path: s.apiPath, Dir: s.dir,
-		Args: []string{
+		Args: append([]string{
 			fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", s.etcdPort),
 			"--bind-address=127.0.0.1",
 			"--advertise-address=127.0.0.1",
@@ -163,7 +165,7 @@ func (s *Server) startAPI(ctx context.Context) error {
 			"--allow-privileged=true",
 			// Requests under way end at once when a test stops the server.
 			"--shutdown-delay-duration=0s",
-		},
+		}, s.options...),
 	})
 	if err != nil {
 		return err

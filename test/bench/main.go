@@ -1,7 +1,7 @@
 // Command bench measures DNS servers and writes the pages in docs/benchmarks.
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
-// flag, a package and a page of its own: -scale and -fleet (both package scale), -outage (outage), -faults
+// flag, a package and a page of its own: -scale, -fleet and -designs (all in package scale), -outage (outage), -faults
 // (failover), -kernel (kernel), -program (programtime), -worst (attack), -transports (transports), -start (startup),
 // -upstreams (upstreams), -hotname (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
@@ -96,7 +96,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}, chosen: map[string]*bool{}, fleet: scale.DefaultFleet()}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -upstreams 1, with -scale, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
+	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -upstreams 1, with -scale, -designs, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, so twenty are slower than
 	// the p99.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
@@ -137,7 +137,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 // check says what can't be measured.
 func (o *options) check() error {
 	if len(o.measured()) > 1 {
-		return errors.New("-scale, -fleet, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -fleet, -designs, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -179,6 +179,9 @@ func (o *options) sections() []section {
 		})},
 		{harness.FleetFlag, "fleets of agents", minuteRounds, anySection(func(ctx context.Context, p harness.Plan) (*scale.FleetReport, error) {
 			return scale.MeasureFleet(ctx, p, o.services, o.fleet)
+		})},
+		{harness.DesignsFlag, "ways to watch EndpointSlices", slowRounds, anySection(func(ctx context.Context, p harness.Plan) (*scale.DesignReport, error) {
+			return scale.MeasureDesigns(ctx, p, o.services)
 		})},
 		{harness.OutageFlag, "upstreams that fail", slowRounds, anySection(func(ctx context.Context, p harness.Plan) (*outage.Report, error) {
 			return outage.Measure(ctx, p, o.silence)
@@ -225,7 +228,7 @@ func (o *options) section() (flags string) {
 	case section == harness.FleetFlag:
 		flags += o.fleet.Flags()
 		fallthrough
-	case section == harness.ScaleFlag:
+	case section == harness.ScaleFlag || section == harness.DesignsFlag:
 		if o.services != scale.DefaultServices {
 			flags += fmt.Sprintf(" -scale-services %d", o.services)
 		}

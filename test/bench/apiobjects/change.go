@@ -54,14 +54,27 @@ func (w *World) ChangeSlices(ctx context.Context, n, rate int) error {
 	return w.FollowSlices(ctx, n, rate, func(Change) error { return nil })
 }
 
+// ChangeSlicesOf is ChangeSlices for the slices of these Services.
+func (w *World) ChangeSlicesOf(ctx context.Context, n, rate int, services []Service) error {
+	entries := make([]*entry, len(services))
+	for i, s := range services {
+		entries[i] = w.entries[s.Number]
+	}
+	return w.followSlices(ctx, n, rate, entries, func(Change) error { return nil })
+}
+
 // FollowSlices is ChangeSlices, and calls shown after each change. The slice does not change again until that returns; as many
 // calls may run at once as there are changes in a second.
 func (w *World) FollowSlices(ctx context.Context, n, rate int, shown func(Change) error) error {
+	return w.followSlices(ctx, n, rate, w.entries, shown)
+}
+
+func (w *World) followSlices(ctx context.Context, n, rate int, entries []*entry, shown func(Change) error) error {
 	start := time.Now()
 	picked := rand.New(rand.NewPCG(3, 4)) // any seed will do, if it is always the same
 	picks := make([]*entry, n)
 	for i := range picks {
-		picks[i] = w.entries[picked.IntN(len(w.entries))]
+		picks[i] = entries[picked.IntN(len(entries))]
 	}
 	return apiserver.Parallel(ctx, n, max(writers, rate), func(ctx context.Context, i int) error {
 		if rate > 0 {
@@ -78,6 +91,14 @@ func (w *World) FollowSlices(ctx context.Context, n, rate int, shown func(Change
 		}
 		return shown(c)
 	})
+}
+
+// SliceState returns the resourceVersion of the Service's slice, and how often it was changed.
+func (w *World) SliceState(s Service) (version string, changes int) {
+	e := w.entries[s.Number]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.slice.ResourceVersion, e.changes
 }
 
 // until returns at the time, or earlier if the context ends.
@@ -147,6 +168,7 @@ func (w *World) move(ctx context.Context, e *entry) (Change, error) {
 	}
 	made.ManagedFields = nil
 	e.slice = made
+	e.changes++
 	c.Version, err = strconv.ParseUint(made.ResourceVersion, 10, 64)
 	return c, err
 }

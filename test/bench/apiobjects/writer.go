@@ -45,6 +45,8 @@ type entry struct {
 	mu    sync.Mutex
 	svc   *corev1.Service
 	slice *discoveryv1.EndpointSlice
+	// changes is how often the slice was changed.
+	changes int
 	// sizes are those that both had when they were made, in protobuf, in bytes.
 	sizes [2]int
 }

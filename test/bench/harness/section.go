@@ -15,6 +15,7 @@ import (
 const (
 	ScaleFlag       = "-scale"
 	FleetFlag       = "-fleet"
+	DesignsFlag     = "-designs"
 	OutageFlag      = "-outage"
 	FailoverFlag    = "-faults"
 	KernelFlag      = "-kernel"

@@ -57,6 +57,11 @@ func (g apiserverMetrics) settledWatches(ctx context.Context) (float64, error) {
 	return watchesSettle.of(g.plan).await(ctx, func() (float64, error) { return g.watches(ctx) })
 }
 
+// collect makes the API server collect its garbage.
+func (g apiserverMetrics) collect(ctx context.Context) error {
+	return g.client.RESTClient().Get().AbsPath("/debug/pprof/heap").Param("gc", "1").Do(ctx).Error()
+}
+
 // memorySamples is how often the live memory is looked at; the least counts, because what
 // serves the look itself, and requests that end meanwhile, only add to it.
 const memorySamples = 4
@@ -70,7 +75,7 @@ func (g apiserverMetrics) liveMemory(ctx context.Context) (float64, error) {
 		samples = 1
 	}
 	for n := range samples {
-		if err := g.client.RESTClient().Get().AbsPath("/debug/pprof/heap").Param("gc", "1").Do(ctx).Error(); err != nil {
+		if err := g.collect(ctx); err != nil {
 			return 0, err
 		}
 		text, err := g.scrape(ctx)

@@ -124,15 +124,15 @@ func (b *run) measureFleets(ctx context.Context) error {
 	return nil
 }
 
-// openTestCluster replaces the cluster, if there is one, by the fleets' cluster.
-func (b *run) openTestCluster(ctx context.Context) (*testCluster, error) {
+// openTestCluster replaces the cluster, if there is one, by the fleets' cluster, whose API server gets the options.
+func (b *run) openTestCluster(ctx context.Context, options ...string) (*testCluster, error) {
 	if b.API != nil && !b.Short {
 		b.API.Close()
 		b.API = nil
 	}
 	if b.API == nil {
 		var err error
-		if b.API, b.world, err = b.startCluster(ctx, "of the fleets", b.out.fleetShape); err != nil {
+		if b.API, b.world, err = b.startCluster(ctx, "of the fleets", b.out.fleetShape, options...); err != nil {
 			return nil, err
 		}
 	}

@@ -105,13 +105,13 @@ func Measure(ctx context.Context, p harness.Plan, services int) (*Report, error)
 }
 
 // startCluster starts an API server in a folder of its own and writes the cluster; the
-// caller closes the server.
-func (b *run) startCluster(ctx context.Context, name string, shape apiobjects.Shape) (*apiserver.Server, *apiobjects.World, error) {
+// caller closes the server, which gets the options.
+func (b *run) startCluster(ctx context.Context, name string, shape apiobjects.Shape, options ...string) (*apiserver.Server, *apiobjects.World, error) {
 	dir := filepath.Join(b.Dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
 	}
-	api, err := apiserver.Open(ctx, dir)
+	api, err := apiserver.Open(ctx, dir, options...)
 	if err != nil {
 		return nil, nil, err
 	}
