@@ -40,6 +40,7 @@ func TestWatch(t *testing.T) {
 	t.Run("burst", func(t *testing.T) { testBurst(t, start(t, binary, api, ""), client) })
 	t.Run("kernel", func(t *testing.T) { testKernel(t, binary, api, client) })
 	t.Run("roles", func(t *testing.T) { testRoles(t, binary, api, client) })
+	t.Run("flowschema", func(t *testing.T) { testFlowSchema(t, client) })
 	t.Run("restart", func(t *testing.T) { testRestart(t, start(t, binary, api, ""), api, client) })
 	t.Run("absent", func(t *testing.T) { testAbsent(t, binary, api) })
 }
