@@ -137,6 +137,8 @@ func MeasureFleet(ctx context.Context, p harness.Plan, services int, o FleetOpti
 	if err := b.Steps(ctx, open, t.measureAlone, t.measureSizes); err != nil {
 		return nil, err
 	}
+	b.Report.Notes = append(b.Report.Notes, fmt.Sprintf("The machine's load average was %s before and %s after the run: what else ran made times longer, and CPU times a little.",
+		b.Report.LoadBefore, machine.LoadAverage()))
 	return out, nil
 }
 

@@ -117,10 +117,19 @@ func (r *FleetReport) outageTable() string {
 		r.outages.Median("lasts s", "%.1f", func(o outageRun) float64 { return o.lasted.Seconds() }),
 		r.outages.Median("s from then until all are current", "%.1f", func(o outageRun) float64 { return o.cost.seconds() }),
 		r.outages.Median("most requests/s", "%.0f", outageRun.most),
-		r.outages.Median("lists", "%.0f", func(o outageRun) float64 { return float64(o.cost.requests.lists) }),
-		r.outages.Median("MiB", "%.0f", func(o outageRun) float64 { return o.cost.mib() }),
+		r.outages.Median("lists in all", "%.0f", outageRun.lists),
+		r.outages.Median("MiB since the return", "%.0f", func(o outageRun) float64 { return o.cost.mib() }),
 		r.outages.Median("API server's CPU s", "%.1f", func(o outageRun) float64 { return o.cost.cpuSeconds() }),
 		r.outages.Median("failed requests afterwards", "%.0f", func(o outageRun) float64 { return float64(o.after.failed) }))
+}
+
+// lists is how many lists there were, most of them perhaps before the API server said that it is ready.
+func (o outageRun) lists() float64 {
+	lists := 0
+	for _, s := range o.series {
+		lists += s.lists
+	}
+	return float64(lists)
 }
 
 // most is the most requests in a second.

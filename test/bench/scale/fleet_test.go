@@ -76,11 +76,15 @@ func TestRequestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &requestLog{begun: time.Now()}
 		code := http.StatusOK
-		rt := log.wrap(roundTrip(func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: code}, nil }))
+		rt := log.wrap(roundTrip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: code, Body: http.NoBody}, nil
+		}))
 		ask := func(query string) {
-			if _, err := rt.RoundTrip(httptest.NewRequest(http.MethodGet, "/api/v1/services?"+query, nil)); err != nil {
-				t.Error(err)
+			resp, err := rt.RoundTrip(httptest.NewRequest(http.MethodGet, "/api/v1/services?"+query, nil))
+			if err != nil {
+				t.Fatal(err)
 			}
+			resp.Body.Close()
 		}
 		ask("watch=true&sendInitialEvents=true")
 		ask("limit=500")

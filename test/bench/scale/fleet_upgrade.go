@@ -22,7 +22,7 @@ const (
 )
 
 // measureUpgrades replaces all agents, one after the other: the old one saves its view, two objects change, the new one opens it,
-// and the old one ends. Beside them, agents without a saved view start. The answers of all three are the same.
+// and the old one ends. Beside a quarter of them, agents without a saved view start. The answers of all three are compared.
 func (t *fleetTest) measureUpgrades(ctx context.Context) error {
 	idle, err := t.idleCores(ctx)
 	if err != nil {
@@ -37,6 +37,9 @@ func (t *fleetTest) measureUpgrades(ctx context.Context) error {
 				return fmt.Errorf("upgrading agent %d: %w", i, err)
 			}
 			changes = append(changes, c...)
+		}
+		if first%(4*batch) > 0 {
+			continue
 		}
 		if err := t.startFresh(ctx, first, end, changes, idle); err != nil {
 			return err
