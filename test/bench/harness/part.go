@@ -16,6 +16,7 @@ var questions = map[string]string{
 	"upstreams.md": "upstreams.md", "upstreams-that-fail.md": "upstreams.md",
 	"fair-shares.md": "tenants.md", "attribution.md": "tenants.md", "watching.md": "tenants.md",
 	"kernel-path.md": "kernel-path.md", "program-time.md": "kernel-path.md",
+	"large-cluster.md": "cluster-scale.md", "fleet.md": "cluster-scale.md",
 	"agents-that-go-away.md": "going-away.md", "start.md": "going-away.md",
 }
 

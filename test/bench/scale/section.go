@@ -32,5 +32,5 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	for _, k := range agentKinds() {
 		data.Kinds = append(data.Kinds, harness.TableEntry{Name: k.name, What: k.what})
 	}
-	return harness.OnePage("cluster-scale.md", sectionText, data)
+	return harness.OnePage("large-cluster.md", sectionText, data)
 }

@@ -18,7 +18,8 @@ type page struct{ file, title string }
 
 var pages = []page{
 	{"query-targets.md", "CPU, time and memory of queries"},
-	{"cluster-scale.md", "a cluster of 10,020 Services"},
+	{"large-cluster.md", "a cluster of 10,020 Services"},
+	{"fleet.md", "fleets of agents"},
 	{"upstreams-that-fail.md", "upstreams that fail, and TLS to upstreams"},
 	{"agents-that-go-away.md", "agents that are upgraded, die or hang"},
 	{"kernel-path.md", "answers inside the kernel"},
