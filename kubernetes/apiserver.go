@@ -99,6 +99,7 @@ func (c *apiSource) run(ctx context.Context) {
 func (c *apiSource) follow(ctx context.Context, r resource, selector labels.Selector) {
 	h := &handler{}
 	f := c.newReflector(r, selector, h)
+	f.InPages = r == services // in a large cluster pages have a seventh of a stream's bytes, compressed as a whole
 	h.follow(f)
 	f.Run(ctx)
 }

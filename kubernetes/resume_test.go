@@ -162,7 +162,7 @@ func (v *savingView) stopSynced(t *testing.T) {
 func lists(s *fakeapi.Server) map[string]int {
 	n := map[string]int{}
 	for _, plural := range []string{"services", "namespaces", "endpointslices"} {
-		if k := s.Requests("/"+plural+"?", "sendInitialEvents") + s.Requests("/"+plural+"?", "limit=500"); k > 0 {
+		if k := s.Lists(plural); k > 0 {
 			n[plural] = k
 		}
 	}

@@ -96,9 +96,9 @@ func TestWatchFollows(t *testing.T) {
 	if h := st.Programming["headless_with_selector"]; h.Count != 1 || h.Sum != 3 {
 		t.Errorf("programming duration: %d values of %v s together, want one of 3 s", h.Count, h.Sum)
 	}
-	count(t, f.Requests("sendInitialEvents=true"), 3, "streamed lists")
-	count(t, f.Requests("/services"), 1, "requests for services")
-	want := []Requests{{Code: "200", Method: "GET", Host: strings.TrimPrefix(f.URL, "http://"), Count: 3}}
+	count(t, f.Requests("sendInitialEvents=true"), 2, "streamed lists")
+	count(t, f.Requests("/services"), 2, "requests for services: a list and a watch")
+	want := []Requests{{Code: "200", Method: "GET", Host: strings.TrimPrefix(f.URL, "http://"), Count: 4}}
 	equal(t, want, st.Requests, "requests")
 }
 

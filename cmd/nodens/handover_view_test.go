@@ -43,7 +43,7 @@ func TestHandoverOfView(t *testing.T) {
 	}
 	last.end()
 	for _, resource := range []string{"services", "namespaces"} {
-		if n := api.Requests("/"+resource+"?", "sendInitialEvents"); n != 1 {
+		if n := api.Lists(resource); n != 1 {
 			t.Errorf("%d lists of %s, want one", n, resource)
 		}
 	}

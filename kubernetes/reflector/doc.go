@@ -9,7 +9,7 @@
 // A [Reflector] requests a watch with the initial events (a streamed list). A bookmark ends
 // the list, and the same stream continues as the watch. With InPages, it lists in pages of 500
 // objects: the server passes all objects of the resource through the filter of a streamed list, but
-// finds those of a namespace or a node by a key, and it compresses each object of a stream by itself.
+// finds those of a namespace or a node by a key, and it compresses a page as a whole.
 // It lists in pages from then on, too, if the server rejects that request, and alternates between the two
 // if the server stays silent, as one that doesn't know streamed lists does. After a list in
 // pages, the watch starts at the list's resourceVersion.

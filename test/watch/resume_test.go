@@ -53,7 +53,7 @@ func TestResume(t *testing.T) {
 			if first.stats.Slices != second.stats.Slices || first.stats.Endpoints != third.stats.Endpoints || first.stats.Namespaces != third.stats.Namespaces {
 				t.Errorf("the views are %+v, then %+v and %+v", first.stats, second.stats, third.stats)
 			}
-			if second.received*10 > first.received {
+			if second.received*4 > first.received { // lists are compressed, and the changes meanwhile are not
 				t.Errorf("%d bytes with a saved view, %d without", second.received, first.received)
 			}
 			t.Logf("%d Services, %d EndpointSlices: without a saved view %d lists, %d bytes; with it %d lists, %d bytes (%.1f %%)", first.stats.Services,

@@ -13,7 +13,7 @@ import (
 func TestReloadGoesOn(t *testing.T) {
 	x := startUnderChange(t)
 	save := "save " + filepath.Join(t.TempDir(), "view")
-	lists := func() int { return x.api.Requests("/services?", "sendInitialEvents") }
+	lists := func() int { return x.api.Lists("services") }
 	x.Reload(x.corefile(save, ""), saysInForce)
 	x.Await("the view", func() bool { return agenttest.Metric(t, x.http, "nodens_kubernetes_synced") == "1" })
 	first := lists()

@@ -191,6 +191,11 @@ func (s *Server) UseProtobuf() {
 	s.protobuf = true
 }
 
+// Lists counts the lists of a resource so far, by its plural: streamed ones, and first pages.
+func (s *Server) Lists(resource string) int {
+	return s.Requests("/"+resource+"?", "sendInitialEvents") + s.Requests("/"+resource+"?limit=500")
+}
+
 // Requests counts the requests so far whose URL has all of the parts.
 func (s *Server) Requests(parts ...string) (n int) {
 	s.mu.Lock()
