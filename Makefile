@@ -127,20 +127,24 @@ conformance:
 lint:
 	@bash test/lint.sh
 
-# Measures the numbers in docs/benchmarks on this machine, in about 95 minutes. For parts of
-# it: go run ./test/bench -help
+# Measures the numbers in docs/benchmarks on this machine, all at one commit, in about 40 minutes. For parts
+# of it: go run ./test/bench -help. Sections whose rounds take minutes have one.
 bench:
 	@sh test/install.sh dnsperf gcc
 	@sh test/install.sh unbound dnsdist kresd pdns_recursor named dnsmasq nsd knotd stubby || echo "measuring without them" >&2
-	go run ./test/bench -out docs/benchmarks
-	go run ./test/bench -scale -out docs/benchmarks
-	go run ./test/bench -outage -out docs/benchmarks
-	go run ./test/bench -upstreams -out docs/benchmarks
-	go run ./test/bench -faults -out docs/benchmarks
-	go run ./test/bench -kernel -out docs/benchmarks
-	go run ./test/bench -program -before 6f9532db -rounds 9 -out docs/benchmarks
-	go run ./test/bench -worst -rounds 9 -out docs/benchmarks
-	go run ./test/bench -start -out docs/benchmarks
-	go run ./test/bench -attribution -out docs/benchmarks
-	go run ./test/bench -floods -budgets -shares -before 66912a36 -seconds 1.5 -out docs/benchmarks
+	go run ./test/bench -seconds 0.7 -out docs/benchmarks
+	go run ./test/bench -kernel -rounds 5 -seconds 0.7 -out docs/benchmarks
+	go run ./test/bench -program -rounds 5 -seconds 0.7 -out docs/benchmarks
+	go run ./test/bench -transports -seconds 0.5 -out docs/benchmarks
+	go run ./test/bench -hotname -seconds 0.5 -out docs/benchmarks
+	go run ./test/bench -floods -budgets -shares -rounds 1 -seconds 1.5 -out docs/benchmarks
+	go run ./test/bench -attribution -rounds 5 -seconds 0.5 -out docs/benchmarks
+	go run ./test/bench -watching -rounds 5 -seconds 0.5 -out docs/benchmarks
+	go run ./test/bench -worst -rounds 1 -seconds 1 -out docs/benchmarks
+	go run ./test/bench -start -rounds 1 -out docs/benchmarks
+	go run ./test/bench -upstreams -seconds 0.5 -out docs/benchmarks
+	go run ./test/bench -outage -rounds 1 -outage-silence 5s -out docs/benchmarks
+	go run ./test/bench -faults -rounds 1 -out docs/benchmarks
+	go run ./test/bench -scale -rounds 1 -seconds 1 -out docs/benchmarks
+	go run ./test/bench -fleet -out docs/benchmarks
 	go test ./test/bench/summary -update
