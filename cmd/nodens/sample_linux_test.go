@@ -78,7 +78,7 @@ func TestSampleNode(t *testing.T) {
 	found := printed.FindStringSubmatch(sample.Log.String())
 	node := append([]string{"-t", found[1]}, strings.Fields(found[2])...)
 	try := func(args ...string) (string, error) {
-		out, err := exec.Command("nsenter", slices.Concat(node, []string{"dig", "+short", "@" + sampleNodeAddr}, args)...).Output()
+		out, err := exec.Command("nsenter", slices.Concat(node, []string{"dig", "+short", "+time=1", "+tries=15", "@" + sampleNodeAddr}, args)...).Output()
 		return strings.TrimSpace(string(out)), err
 	}
 	ask := func(args ...string) string {
@@ -96,7 +96,8 @@ func TestSampleNode(t *testing.T) {
 	killedAgent, err := strconv.Atoi(found[3])
 	check.NoError(t, err)
 	check.NoError(t, syscall.Kill(killedAgent, syscall.SIGKILL))
-	// dig is a process of the node: the kernel refuses its queries between closing the agent's sockets and removing its table.
+	// dig is a process of the node: the kernel refuses or drops its queries between closing the agent's sockets and removing
+	// its table. The agent is back after five seconds, dig's own timeout.
 	sample.Await("an answer after the kill", func() bool { got, err := try(sampleNames[0]); return err == nil && got == "10.96.7.1" })
 	byClusterDNS := 0
 	sample.Await("the agent to be back", func() bool {
