@@ -146,5 +146,5 @@ bench:
 	go run ./test/bench -outage -rounds 1 -outage-silence 5s -out docs/benchmarks
 	go run ./test/bench -faults -rounds 1 -out docs/benchmarks
 	go run ./test/bench -scale -rounds 1 -seconds 1 -out docs/benchmarks
-	go run ./test/bench -fleet -out docs/benchmarks
+	go run ./test/bench -fleet -fleet-sizes 10,25,50 -out docs/benchmarks
 	go test ./test/bench/summary -update
