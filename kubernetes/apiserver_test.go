@@ -77,13 +77,13 @@ func TestFollowsByNamespace(t *testing.T) {
 	}
 	poll.Until(t, "the namespace that was asked for", func() bool { return resolves(t, z, "db.b.svc.cluster.local", "10.1.0.1") })
 	for path, want := range map[string]int{
-		"/namespaces/a/endpointslices?limit=500": 1, "/namespaces/b/endpointslices?limit=500": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
+		"/namespaces/a/endpointslices?limit=100": 1, "/namespaces/b/endpointslices?limit=100": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
 	} {
 		if got := f.Requests(path); got != want {
 			t.Errorf("%d requests for %s, want %d", got, path, want)
 		}
 	}
-	count(t, f.Requests("/pods", "spec.nodeName%3Dn1", "limit=500"), 1, "requests for the node's pods")
+	count(t, f.Requests("/pods", "spec.nodeName%3Dn1", "limit=100"), 1, "requests for the node's pods")
 	st := v.Stats()
 	if st.Level != "node" || st.Sources != 2 || st.Pods != 1 {
 		t.Errorf("%+v", st)

@@ -7,7 +7,7 @@
 // # From a list to a watch
 //
 // A [Reflector] requests a watch with the initial events (a streamed list). A bookmark ends
-// the list, and the same stream continues as the watch. With InPages, it lists in pages of 500
+// the list, and the same stream continues as the watch. With InPages, it lists in pages of 100
 // objects: the server passes all objects of the resource through the filter of a streamed list, but
 // finds those of a namespace or a node by a key, and it compresses a page as a whole.
 // It lists in pages from then on, too, if the server rejects that request, and alternates between the two

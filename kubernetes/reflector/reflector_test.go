@@ -102,8 +102,8 @@ func TestReflectorPages(t *testing.T) {
 		f.start(t)
 		rec.expect(t, "begin", "put a@2", "put b@2", "begin", "put a@2", "put c@2", "complete 8",
 			"begin", "complete 9", "put c@10 live")
-		s.wantQueries(t, streamed, "limit=500", "continue=more&limit=500", "limit=500", "continue=more&limit=500",
-			fmt.Sprintf(resumed, 8), "limit=500", fmt.Sprintf(resumed, 9))
+		s.wantQueries(t, streamed, "limit=100", "continue=more&limit=100", "limit=100", "continue=more&limit=100",
+			fmt.Sprintf(resumed, 8), "limit=100", fmt.Sprintf(resumed, 9))
 	})
 }
 
@@ -318,7 +318,7 @@ func TestReflectorSilence(t *testing.T) {
 			synctest.Wait()
 			rec.expect(t, "begin", "begin", "put a@3", "begin", "complete 7", "begin", "complete 7", "put b@8 live",
 				"begin", "put c@9", "complete 9")
-			s.wantQueries(t, streamed, "limit=500", streamed, "limit=500", fmt.Sprintf(resumed, 7), streamed,
+			s.wantQueries(t, streamed, "limit=100", streamed, "limit=100", fmt.Sprintf(resumed, 7), streamed,
 				fmt.Sprintf(resumed, 8), streamed)
 			if !strings.Contains(log.String(), errSilent.Error()) {
 				t.Errorf("the log is\n%s", log.String())
@@ -442,7 +442,7 @@ func TestReflectorInPages(t *testing.T) {
 	f.InPages = true
 	f.start(t)
 	rec.expect(t, "begin", "complete 7")
-	s.wantQueries(t, "limit=500", "continue=more&limit=500", fmt.Sprintf(resumed, 7))
+	s.wantQueries(t, "limit=100", "continue=more&limit=100", fmt.Sprintf(resumed, 7))
 }
 
 // Only metadata is requested, and a server that sends whole objects is understood.

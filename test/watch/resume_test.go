@@ -96,7 +96,7 @@ func watchOnce(t *testing.T, api *apiserver.Server, cfg config.Kubernetes, done 
 			return roundTripFunc(func(req *http.Request) (*http.Response, error) {
 				switch q := req.URL.Query(); {
 				case strings.HasSuffix(req.URL.Path, "/pods"):
-				case q.Get("sendInitialEvents") != "" || q.Get("limit") == "500":
+				case q.Get("sendInitialEvents") != "" || q.Get("limit") == "100":
 					lists.Add(1)
 				case q.Get("watch") != "":
 					following.Add(1)

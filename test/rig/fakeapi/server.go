@@ -194,7 +194,7 @@ func (s *Server) UseProtobuf() {
 // Lists counts the lists of a resource so far, by its plural: streamed ones, and first pages.
 func (s *Server) Lists(resource string) int {
 	of := "/" + resource + "?"
-	return s.Requests(of, "sendInitialEvents") + s.Requests(of, "limit=500") - s.Requests(of, "continue=")
+	return s.Requests(of, "sendInitialEvents") + s.Requests(of, "limit=100") - s.Requests(of, "continue=")
 }
 
 // Requests counts the requests so far whose URL has all of the parts.
