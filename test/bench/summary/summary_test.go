@@ -14,7 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of BENCHMARKS.md, and the charts")
+var update = flag.Bool("update", false, "write the generated parts of BENCHMARKS.md and README.md, and the charts")
 
 const remedy = "run go test ./test/bench/summary -update"
 
@@ -58,9 +58,32 @@ func replace(t *testing.T, text, name, part string) string {
 	before, rest, ok := strings.Cut(text, begin)
 	_, after, also := strings.Cut(rest, "<!-- end generated -->")
 	if !ok || !also {
-		t.Fatalf("BENCHMARKS.md lacks the part %s", name)
+		t.Fatalf("the text lacks the part %s", name)
 	}
 	return before + begin + part + "<!-- end generated -->" + after
+}
+
+// TestNumbers holds the README to the pages.
+func TestNumbers(t *testing.T) {
+	root, _ := read(t)
+	file := filepath.Join(root, "README.md")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := Numbers(filepath.Join(root, folder), folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := replace(t, string(b), "numbers", table)
+	if *update {
+		err = os.WriteFile(file, []byte(want), 0o644)
+	} else if d := cmp.Diff(want, string(b)); d != "" {
+		t.Errorf("README.md differs from %s; %s (-want +got):\n%s", folder, remedy, d)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func read(t *testing.T) (root string, targets []Target) {
