@@ -127,7 +127,7 @@ conformance:
 lint:
 	@bash test/lint.sh
 
-# Measures the numbers in docs/benchmarks on this machine, all at one commit, in about 40 minutes. For parts
+# Measures the numbers in docs/benchmarks on this machine, all at one commit, in about 50 minutes. For parts
 # of it: go run ./test/bench -help. Sections whose rounds take minutes have one.
 bench:
 	@sh test/install.sh dnsperf gcc
