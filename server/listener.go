@@ -330,9 +330,6 @@ func (l *listener) eachSocket(add func(udp bool, file func() (*os.File, error)) 
 	return err
 }
 
-// acknowledge acknowledges at once what has arrived on a TCP connection. Without it the client's next data may come later.
-func acknowledge(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
-
 // handshake performs the TLS handshake of a connection within the read timeout, and
 // counts failures. A client that closes the connection without sending anything, such as
 // a port check, is no failure.
@@ -344,7 +341,7 @@ func (l *listener) handshake(g *connState, conn *tls.Conn) bool {
 	switch {
 	case err == nil:
 		// A client with Nagle's algorithm (RFC 896) holds back its first query until the end of its handshake is acknowledged.
-		_ = socket.WithFD(g.conn, func(fd int) error { acknowledge(fd); return nil }) // only a closed one has none
+		_ = socket.WithFD(g.conn, func(fd int) error { socket.Acknowledge(fd); return nil }) // only a closed one has none
 		return true
 	case g.closing.Load():
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/udp"
@@ -185,7 +186,7 @@ func (c *tcpConn) readAll(fd int, d *readState) bool {
 // the rest of its query, or the next one, until then: for 40 ms, or until the reply.
 func (c *tcpConn) acknowledgeUnanswered(fd int) {
 	if c.buffered > 0 || c.waiting.Load() > 0 {
-		acknowledge(fd)
+		socket.Acknowledge(fd)
 	}
 }
 

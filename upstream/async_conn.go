@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/socket"
 )
 
 // maxPendingWrite bounds the bytes that wait for the server to read. The queries of all IDs
@@ -60,7 +62,7 @@ func newAsyncConn(conn *net.TCPConn, spawn func(func())) (*asyncConn, error) {
 		return true
 	}
 	c.ackFunc = func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // the reply comes later without it
+		socket.Acknowledge(int(fd))
 	}
 	return c, nil
 }

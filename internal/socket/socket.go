@@ -186,6 +186,10 @@ func Control(c syscall.RawConn, set func(fd int) error) error {
 	return failed
 }
 
+// Acknowledge acknowledges at once what has arrived on a TCP connection, and for a while what comes next (TCP_QUICKACK, tcp(7)).
+// It has no error: without it, what the other side sends next may come later.
+func Acknowledge(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
+
 // SetReuseport sets SO_REUSEPORT. On IPv6 sockets it also sets whether they accept IPv4.
 func SetReuseport(fd int, addr netip.Addr) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
