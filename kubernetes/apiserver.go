@@ -99,7 +99,6 @@ func (c *apiSource) run(ctx context.Context) {
 func (c *apiSource) follow(ctx context.Context, r resource, selector labels.Selector) {
 	h := &handler{}
 	f := c.newReflector(r, selector, h)
-	f.InPages = r == services // in a large cluster pages have a seventh of a stream's bytes, compressed as a whole
 	h.follow(f)
 	f.Run(ctx)
 }
@@ -145,7 +144,7 @@ func (c *apiSource) newReflector(r resource, selector labels.Selector, h *handle
 	k := &kinds[r]
 	f := &reflector.Reflector{
 		Client: c.clients.groups[k.version.Group], Resource: schema.GroupResource{Group: k.version.Group, Resource: k.plural}, NewObject: k.object,
-		Labels: selector, Handler: h, OnActivity: c.view.noteActivity, MetadataOnly: k.metadataOnly,
+		Labels: selector, Handler: h, OnActivity: c.view.noteActivity, MetadataOnly: k.metadataOnly, InPages: k.inPages,
 		Log: c.view.log, Outages: c.view.outages, History: c.view.history, FirstBackoff: c.view.firstBackoff, StartDelay: c.view.maxStartDelay,
 	}
 	if k.metadataOnly {
