@@ -53,7 +53,9 @@ func (d *PodBench) ask(ctx context.Context, m harness.LoadShape, length time.Dur
 	}
 	question := d.question
 	if m.Tool == harness.MissesFromPod {
-		question = newName()
+		if question, err = newNames.Last(); err != nil {
+			return h, err
+		}
 		args = append(args, strconv.FormatUint(uint64(d.Fresh)+1, 10))
 	}
 	cmd := exec.CommandContext(ctx, "ip", args...)
@@ -71,16 +73,8 @@ func (d *PodBench) ask(ctx context.Context, m harness.LoadShape, length time.Dur
 	return h, nil
 }
 
-// newName is a question whose first label the client replaces.
-func newName() []byte {
-	m := new(dns.Msg).SetQuestion("00000000."+testbed.Zone+".", dns.TypeA)
-	m.SetEdns0(dns.DefaultMsgSize, false)
-	packed, err := m.Pack()
-	if err != nil {
-		panic(err) // the name is a constant
-	}
-	return packed
-}
+// newNames has a question whose first label the client replaces.
+var newNames = harness.QuerySet{Names: []string{"00000000." + testbed.Zone + "."}, Edns: true, Qtype: dns.TypeA}
 
 // parseClientReport reads what the client writes.
 func parseClientReport(text []byte) (h clientReport, err error) {

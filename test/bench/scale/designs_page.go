@@ -18,7 +18,7 @@ func (r *DesignReport) all(design string) harness.Cell {
 	return harness.Cell{Server: design, Workload: strconv.Itoa(r.agents[len(r.agents)-1])}
 }
 
-// rows are those of the designs, but not of agents without watches of slices if first is 1.
+// rows returns a row for each design from the one with the number first on; number 0 watches no slices.
 func (r *DesignReport) rows(first int) (rows []harness.Row) {
 	for _, d := range watchDesigns()[first:] {
 		rows = append(rows, harness.Row{Labels: []string{d.name}, At: r.all(d.name)})

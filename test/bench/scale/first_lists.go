@@ -32,7 +32,7 @@ type listForm struct {
 	metadata bool
 }
 
-// listForms are the rows of the table of lists. The first is the agent's.
+// listForms are the rows of the table of lists. The agent's are pages of 100, compressed.
 func listForms() []listForm {
 	const streamed = "watch=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 	return []listForm{
@@ -134,7 +134,7 @@ func (f listForm) read(ctx context.Context, through http.RoundTripper, host, tok
 	if err != nil {
 		return "", err
 	}
-	req.Header.Set("Accept", runtime.ContentTypeProtobuf+f.as())
+	req.Header.Set("Accept", runtime.ContentTypeProtobuf+f.mediaParameters())
 	reply, err := through.RoundTrip(req)
 	if err != nil {
 		return "", err
@@ -147,7 +147,7 @@ func (f listForm) read(ctx context.Context, through http.RoundTripper, host, tok
 		return "", readUntil(reply.Body, metav1.InitialEventsAnnotationKey)
 	}
 	data, err := io.ReadAll(reply.Body)
-	if err != nil || f.as() != "" {
+	if err != nil || f.mediaParameters() != "" {
 		return "", err
 	}
 	var envelope runtime.Unknown
@@ -161,8 +161,8 @@ func (f listForm) read(ctx context.Context, through http.RoundTripper, host, tok
 
 func (f listForm) streamed() bool { return strings.HasPrefix(f.query, "watch") }
 
-// as returns the parameters of the media type.
-func (f listForm) as() string {
+// mediaParameters returns the parameters of the media type.
+func (f listForm) mediaParameters() string {
 	switch {
 	case !f.metadata:
 		return ""

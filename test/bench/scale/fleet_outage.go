@@ -81,7 +81,7 @@ func (t *fleetTest) awaitCurrent(ctx context.Context) error {
 	wanted = append(wanted, t.world.Services()[0]) // it has a cluster IP
 	late := time.Now().Add(outagePatience)
 	return apiserver.Parallel(ctx, len(wanted), len(wanted), func(ctx context.Context, i int) error {
-		return t.world.ChangeServices(ctx, 1, fleetRate, 1, wanted[i:i+1], func(c apiobjects.Change) error {
+		return t.world.ChangeServices(ctx, 1, fleetChangeRate, 1, wanted[i:i+1], func(c apiobjects.Change) error {
 			for {
 				switch _, missed, err := t.awaitShown(ctx, c); {
 				case err != nil || missed == 0:

@@ -59,7 +59,6 @@ func (o *FleetOptions) Flags() (flags string) {
 
 // What a fleet goes through.
 const (
-	fleetRate    = 100             // slice changes in a second
 	fleetChanges = 5 * time.Second // how long they last
 	// missedAfter is when an agent counts as one that has missed a change.
 	missedAfter = 10 * time.Second
@@ -344,8 +343,8 @@ func (t *fleetTest) measureChanging(ctx context.Context) (s steadyState, err err
 		return s, err
 	}
 	var mu sync.Mutex
-	n := int(t.Wait(fleetChanges).Seconds() * fleetRate)
-	err = t.world.FollowSlices(ctx, n, fleetRate, func(c apiobjects.Change) error {
+	n := int(t.Wait(fleetChanges).Seconds() * fleetChangeRate)
+	err = t.world.FollowSlices(ctx, n, fleetChangeRate, func(c apiobjects.Change) error {
 		if !c.Of.Headless {
 			return nil // no answer has these endpoints
 		}

@@ -26,7 +26,7 @@ func (r *FleetReport) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	}{
 		SectionData: r.NewSectionData(r.Targets(), plots),
 		Starting:    r.startTable(), Changing: r.steadyTable(), Ways: r.wayTable(), Losing: r.outageTable(), Seconds: r.secondsTable(), Lines: r.lineTable(),
-		Shape: r.shape, Services: len(r.shape.Services()), Endpoints: r.shape.Endpoints(), Rate: fleetRate, Fleet: fleetNodes, Compared: r.compared,
+		Shape: r.shape, Services: len(r.shape.Services()), Endpoints: r.shape.Endpoints(), Rate: fleetChangeRate, Fleet: fleetNodes, Compared: r.compared,
 		Length: fleetChanges.String(), Partition: r.options.Partition.String(),
 	}
 	return harness.OnePage("fleet.md", fleetText, data)
@@ -206,7 +206,7 @@ var quantities = []struct {
 }{
 	{"live memory", "GiB", func(s steadyState) float64 { return s.memory }, 1 << 10},
 	{"CPU without changes", "cores", func(s steadyState) float64 { return s.idle }, 1},
-	{"CPU at " + strconv.Itoa(fleetRate) + " changes/s", "cores", func(s steadyState) float64 { return s.cores }, 1},
+	{"CPU at " + strconv.Itoa(fleetChangeRate) + " changes/s", "cores", func(s steadyState) float64 { return s.cores }, 1},
 }
 
 // lineOf returns the line of a quantity through the sizes of the default kind and the API server without agents.

@@ -45,18 +45,18 @@ func (t *fleetTest) measureUpgrades(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.report(byList, byUpgrade)
+	t.report(byList, byUpgrade)
+	return nil
 }
 
 // report writes lines about the ways to start.
-func (t *fleetTest) report(ways ...string) error {
+func (t *fleetTest) report(ways ...string) {
 	for _, way := range ways {
 		list := t.found.ways[way]
 		fmt.Fprintf(t.Progress, "%s, one of %d agents: %.1f KiB, %.1f ms of CPU, %.1f lists, %.1f s\n", way, len(list),
 			mean(list, cost.kib), mean(list, cost.cpuMillis), mean(list, func(c cost) float64 { return float64(c.requests.lists) }),
-			mean(list, func(c cost) float64 { return c.took.Seconds() }))
+			mean(list, cost.seconds))
 	}
-	return nil
 }
 
 func (c cost) kib() float64       { return float64(c.received) / (1 << 10) }
@@ -155,9 +155,8 @@ func (t *fleetTest) startWay(ctx context.Context, way string, idle float64, node
 
 // current says what an agent lacks: all its watches, and the changes that it follows.
 func (t *fleetTest) current(m *member, changes []apiobjects.Change) error {
-	const others = 3              // Services, namespaces and pods
 	s := m.shower.(*view).Stats() //nolint:forcetypeassert // only views start in several ways
-	if open := m.log.total(0).watching; !s.Synced || open < t.world.UsedNamespaces+others {
+	if open := m.log.total(0).watching; !s.Synced || open < t.world.UsedNamespaces+baseWatches {
 		return fmt.Errorf("agent %d has %d watches", m.options.node, open)
 	}
 	for _, c := range changes {
@@ -173,7 +172,7 @@ func (t *fleetTest) changeFor(ctx context.Context, node int) (changes []apiobjec
 	uses := t.world.Uses(node)
 	for _, headless := range []bool{true, false} {
 		wanted := t.world.Sample(len(t.world.Services()), func(s apiobjects.Service) bool { return s.Headless == headless && slices.Contains(uses, s.Namespace) })
-		err := t.world.ChangeServices(ctx, 1, fleetRate, 1, wanted, func(c apiobjects.Change) error {
+		err := t.world.ChangeServices(ctx, 1, fleetChangeRate, 1, wanted, func(c apiobjects.Change) error {
 			changes = append(changes, c)
 			_, missed, err := t.awaitShown(ctx, c)
 			if missed > 0 {
@@ -235,7 +234,7 @@ func (t *fleetTest) measureCrashes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.world.ChangeSlices(ctx, int(t.Wait(fleetChanges).Seconds()*fleetRate), fleetRate); err != nil {
+	if err := t.world.ChangeSlices(ctx, int(t.Wait(fleetChanges).Seconds()*fleetChangeRate), fleetChangeRate); err != nil {
 		return err
 	}
 	for first := 0; first < len(files); first += batch {
@@ -243,7 +242,8 @@ func (t *fleetTest) measureCrashes(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.report(byCrash)
+	t.report(byCrash)
+	return nil
 }
 
 // crash ends agents and starts them from their files.

@@ -54,8 +54,8 @@ type fleetCost struct {
 	watches  float64
 	memory   float64 // GiB
 	first    float64 // GiB, when all come at once
-	outgoing float64 // MiB a second at fleetRate
-	cores    float64 // at fleetRate
+	outgoing float64 // MiB a second at fleetChangeRate
+	cores    float64 // at fleetChangeRate
 }
 
 // cost works the fleet's costs out for the fleet.
@@ -64,7 +64,7 @@ func (c fleet) cost() fleetCost {
 		watches: c.watches * fleetNodes,
 		memory:  c.memory.Median * fleetNodes / (1 << 10),
 		first:   c.firstKiB * fleetNodes / (1 << 20),
-		// KiB for a thousand changes, of which there are fleetRate in a second.
+		// KiB for a thousand changes, of which there are fleetChangeRate in a second.
 		outgoing: c.changeKiB / 1000 * fleetChangeRate * fleetNodes / (1 << 10),
 		cores:    c.cpu.Median * fleetChangeRate * fleetNodes / 1e6,
 	}
