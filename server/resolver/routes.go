@@ -135,21 +135,21 @@ func (rt *Routes) zone(name []byte, r *Request) *Zone {
 }
 
 // match returns the longest zone of the qname whose view takes r. A DS record is in the zone
-// above its owner name (RFC 4035, 3.1.4.1), so for DS the shortest zone wins, but the root
-// only if no other zone matches.
+// above its owner name (RFC 4035, 3.1.4.1), so for DS the zone of that name comes last, but
+// before the root.
 func (rt *Routes) match(r *Request) *Zone {
 	name := r.Query.Name()
 	for range r.Query.Labels() - rt.depth {
 		name = name[1+name[0]:] // longer than any zone
 	}
-	return rt.longest(name, r.Query.Type, r)
+	return rt.longest(name, len(r.Query.Name()), r.Query.Type, r)
 }
 
-// longest is match for the last labels of a name and another type.
-func (rt *Routes) longest(name []byte, qtype uint16, r *Request) (found *Zone) {
+// longest is match for the last labels of a name of that size, and another type.
+func (rt *Routes) longest(name []byte, size int, qtype uint16, r *Request) (found *Zone) {
 	for ; len(name) > 1; name = name[1+name[0]:] {
 		if z := rt.zone(name, r); z != nil {
-			if qtype != wire.TypeDS {
+			if qtype != wire.TypeDS || len(name) < size {
 				return z
 			}
 			found = z

@@ -22,7 +22,9 @@ func TestDS(t *testing.T) {
 		want  string
 	}{
 		{"b.a.test.", dns.TypeA, "b.a.test."},
-		{"b.a.test.", dns.TypeDS, "test."},
+		{"b.a.test.", dns.TypeDS, "a.test."},
+		{"x.b.a.test.", dns.TypeDS, "b.a.test."},
+		{"y.x.b.a.test.", dns.TypeDS, "b.a.test."},
 		{"test.", dns.TypeDS, "test."},
 		{"org.", dns.TypeDS, "."},
 		{".", dns.TypeNS, "."},

@@ -249,7 +249,7 @@ func (r *Request) sentence(by ruling) {
 // none.
 func (rt *Routes) zoneOf(r *Request, name []byte, qtype uint16) *Zone {
 	if !rt.views {
-		return rt.longest(lastLabels(name, rt.depth), qtype, r)
+		return rt.longest(lastLabels(name, rt.depth), len(name), qtype, r)
 	}
 	sub := newSubquery()
 	defer sub.release()
