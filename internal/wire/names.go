@@ -11,6 +11,8 @@ type NameRef struct {
 	// read budget of the message is exhausted. It is valid until the next
 	// call.
 	Name []byte
+	// HintsA and HintsAAAA say that the record, of type SVCB or HTTPS, has addresses of the target (RFC 9460, 7.3).
+	HintsA, HintsAAAA bool
 }
 
 // Names iterates over the names in the answer and additional sections of a reply. [Reply.Names]
@@ -18,6 +20,7 @@ type NameRef struct {
 type Names struct {
 	it     records
 	target bool       // the name in the record's RDATA comes next
+	all    bool       // see [Reply.AllNames]
 	owner  uint16     // the compression pointer at the start of the previous record
 	budget readBudget // for the rest of the reply
 	name   [MaxName]byte
@@ -28,14 +31,22 @@ func (r *Reply) Names() Names {
 	return Names{it: r.records(), owner: questionPointer, budget: newReadBudget(len(r.b))}
 }
 
+// AllNames is Names with the owner of each record.
+func (r *Reply) AllNames() Names {
+	n := r.Names()
+	n.all = true
+	return n
+}
+
 // Next returns the next name; ok is false at the end. In the answer section these are owners,
 // except the question's name and repetitions in consecutive records, and the targets of CNAME,
-// DNAME, PTR, SRV, SVCB and HTTPS records. In the additional section they are all owners.
+// DNAME, PTR, SRV, MX, NS, SVCB and HTTPS records; the target "." of the last two is the owner
+// (RFC 9460, 2.5). In the additional section they are all owners.
 func (n *Names) Next() (NameRef, bool) {
 	for {
 		if n.target {
 			n.target = false
-			return n.nameRef(n.it.Data+targetAt(n.it.Type), true), true
+			return n.targetRef(), true
 		}
 		if !n.it.next() {
 			return NameRef{}, false
@@ -47,7 +58,7 @@ func (n *Names) Next() (NameRef, bool) {
 		owner := u16(n.it.msg[n.it.Start:])
 		same := owner >= 0xC000 && owner == n.owner
 		n.owner = owner
-		if !same || n.it.section != Answer {
+		if !same || n.all || n.it.section != Answer {
 			return n.nameRef(n.it.Start, false), true
 		}
 	}
@@ -55,10 +66,43 @@ func (n *Names) Next() (NameRef, bool) {
 
 // nameRef returns the name at off.
 func (n *Names) nameRef(off int, target bool) NameRef {
-	size, _ := unpackName(n.name[:], n.it.msg, off, &n.budget)
-	item := NameRef{Section: n.it.section, Record: n.it.n - 1, Type: n.it.Type, Target: target}
+	item, _ := n.read(off, target)
+	return item
+}
+
+// read is nameRef with the offset behind the name.
+func (n *Names) read(off int, target bool) (item NameRef, end int) {
+	size, end := unpackName(n.name[:], n.it.msg, off, &n.budget)
+	item = NameRef{Section: n.it.section, Record: n.it.n - 1, Type: n.it.Type, Target: target}
 	if size > 0 {
 		item.Name = n.name[:size]
+	}
+	return item, end
+}
+
+// The keys of addresses in SVCB and HTTPS records (RFC 9460, 14.3.2).
+const (
+	keyIPv4Hint = 4
+	keyIPv6Hint = 6
+)
+
+// targetRef returns the target of the record.
+func (n *Names) targetRef() NameRef {
+	item, off := n.read(n.it.Data+targetAt(n.it.Type), true)
+	if n.it.Type != TypeSVCB && n.it.Type != TypeHTTPS || item.Name == nil {
+		return item
+	}
+	if len(item.Name) == 1 {
+		item = n.nameRef(n.it.Start, true)
+	}
+	for off+4 <= n.it.End {
+		switch u16(n.it.msg[off:]) {
+		case keyIPv4Hint:
+			item.HintsA = true
+		case keyIPv6Hint:
+			item.HintsAAAA = true
+		}
+		off += 4 + int(u16(n.it.msg[off+2:]))
 	}
 	return item
 }
@@ -66,9 +110,9 @@ func (n *Names) nameRef(off int, target bool) NameRef {
 // targetAt returns the offset of the target name in RDATA of type t, -1 if the type has none.
 func targetAt(t uint16) int {
 	switch t {
-	case TypeCNAME, TypeDNAME, TypePTR:
+	case TypeCNAME, TypeDNAME, TypePTR, TypeNS:
 		return 0
-	case TypeSVCB, TypeHTTPS:
+	case TypeSVCB, TypeHTTPS, TypeMX:
 		return 2
 	case TypeSRV:
 		return 6

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -48,10 +49,14 @@ func TestNames(t *testing.T) {
 				want = append(want, rr.Ptr+" PTR")
 			case *dns.SRV:
 				want = append(want, rr.Target+" SRV")
+			case *dns.MX:
+				want = append(want, rr.Mx+" MX")
+			case *dns.NS:
+				want = append(want, rr.Ns+" NS")
 			case *dns.SVCB:
-				want = append(want, rr.Target+" SVCB")
+				want = append(want, svcbTarget(rr)+" SVCB")
 			case *dns.HTTPS:
-				want = append(want, rr.Target+" HTTPS")
+				want = append(want, svcbTarget(&rr.SVCB)+" HTTPS")
 			}
 		}
 		for _, rr := range m.Extra {
@@ -75,6 +80,33 @@ func TestNames(t *testing.T) {
 			t.Fatalf("seed %d: missing %q, extra %q in\n%s", seed, missing, extra, m)
 		}
 	}
+}
+
+// svcbTarget returns the name that rr is about.
+func svcbTarget(rr *dns.SVCB) string {
+	if rr.Target == "." {
+		return rr.Hdr.Name
+	}
+	return rr.Target
+}
+
+// TestNamesHints: the addresses in SVCB and HTTPS records are noticed, and "." is the owner.
+func TestNamesHints(t *testing.T) {
+	q := stubQuery(t, "www.a.test.", dns.TypeHTTPS)
+	r := answers(t, q, true, "www.a.test. 60 IN HTTPS 1 .", "www.a.test. 60 IN HTTPS 1 b.test. alpn=h2 ipv4hint=192.0.2.1",
+		"c.test. 60 IN HTTPS 1 . ipv6hint=2001:db8::1", "d.test. 60 IN SVCB 1 e.test. ipv4hint=192.0.2.1 ipv6hint=2001:db8::1", "f.test. 60 IN A 192.0.2.1")
+	var got []string
+	for names := r.AllNames(); ; {
+		n, ok := names.Next()
+		if !ok {
+			break
+		}
+		got = append(got, fmt.Sprint(Name(n.Name), " ", n.Target, n.HintsA, n.HintsAAAA))
+	}
+	equal(t, []string{
+		"www.a.test. false false false", "www.a.test. true false false", "www.a.test. false false false", "b.test. true true false",
+		"c.test. false false false", "c.test. true false true", "d.test. false false false", "e.test. true true true", "f.test. false false false",
+	}, got, "the names")
 }
 
 // TestNamesSkipsRepeatedOwners: an answer's owner is returned once, and the question's name not

@@ -130,12 +130,14 @@ func (r *Request) Transfers() bool { return r.outgoing != nil }
 // NextMessage returns the next message of the transfer; nil if there is none, or the transfer must end early. The message is
 // valid until the next call.
 func (r *Request) NextMessage() []byte {
-	if !r.outgoing.Next(r.ctx, r.outgoingBuf, &r.Query, &r.reply) {
-		return nil
+	for r.outgoing.Next(r.ctx, r.outgoingBuf, &r.Query, &r.reply) {
+		if r.zone.lists == nil || r.zone.lists.vetMessage(r) {
+			r.zone.shape(r)
+			r.outgoingBuf = r.message(wire.MaxMessage)
+			return r.outgoingBuf
+		}
 	}
-	r.zone.shape(r)
-	r.outgoingBuf = r.message(wire.MaxMessage)
-	return r.outgoingBuf
+	return nil
 }
 
 // EndTransfer ends the transfer. sent says that all messages so far were written. It returns false if the client does

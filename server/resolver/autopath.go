@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -139,8 +140,7 @@ func (rt *Routes) autopath(r *Request, o Outcome) Outcome {
 }
 
 // trySearchPath asks for each name along p until one exists or fails; its reply becomes that to
-// r. If none exists the first reply stays. Names on the path that no zone takes belong to r's
-// zone: a client would be REFUSED, but may know another server.
+// r. If none exists the first reply stays.
 func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 	sub := newSubquery()
 	defer sub.release()
@@ -151,13 +151,7 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 			continue
 		}
 		sub.onPath = true
-		if sub.zone = rt.match(&sub.Request); sub.zone == nil {
-			sub.zone = r.zone
-		}
-		if sub.zone == r.zone { // another zone has its own rules, and upstreams that may not get to know the client
-			sub.Query.Options, sub.Query.Uncached = r.Query.Options, r.Query.Uncached
-		}
-		if sub.finishForward(rt.ask(&sub.Request)) == WouldWait {
+		if rt.askOnPath(r, &sub.Request) == WouldWait {
 			r.mayBecome(fromSearch)
 			return WouldWait
 		}
@@ -170,6 +164,20 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 	}
 	r.Sources.end()
 	return Answered
+}
+
+// askOnPath asks sub, for a name on r's search path. A name that no zone has belongs to r's zone: a client would be REFUSED,
+// but may know another server. A name that views leave to other clients is REFUSED.
+func (rt *Routes) askOnPath(r, sub *Request) Outcome {
+	z := rt.match(sub)
+	sub.zone = cmp.Or(z, r.zone)
+	if z == nil && rt.hasZone(sub.Query.Name(), wire.Root, func(*Zone) bool { return true }) {
+		return sub.fail(wire.Refused)
+	}
+	if sub.zone == r.zone { // another zone has its own rules, and upstreams that may not get to know the client
+		sub.Query.Options, sub.Query.Uncached = r.Query.Options, r.Query.Uncached
+	}
+	return sub.finishForward(rt.ask(sub))
 }
 
 // takeReply makes other's reply the reply to r. Errors have no records, so that the client asks

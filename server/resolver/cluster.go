@@ -182,6 +182,8 @@ func (r *Request) chase(target wire.Name) Outcome {
 // asked, or the answer takes a wait, and o is the outcome.
 func (r *Request) follow(target wire.Name) (sub *Request, o Outcome) {
 	switch {
+	case r.probe:
+		return nil, Answered
 	case !r.mayTakeLong():
 		return nil, WouldWait
 	case r.zone.lists != nil && r.vet(): // nobody asks for a target that the client may not have

@@ -53,12 +53,12 @@ func (rt *Routes) ClassOf(client netip.Addr) (class uint64, ok bool) {
 	return rt.aclClasses.of(client), true
 }
 
-// VetCost vets r's reply as z would, and returns how many PTR and SRV records stay and how often the
+// VetCost vets r's reply as z would, and returns how many records stay that may be left out, and how often the
 // client was checked against the rules of a zone.
-func (rt *Routes) VetCost(z *Zone, r *Request) (pointers, decided int) {
+func (rt *Routes) VetCost(z *Zone, r *Request) (stay, decided int) {
 	r.zone = z
 	v := rt.vetting(r)
-	return v.pointers, v.decided
+	return v.stay, v.decided
 }
 
 // SearchPath is one path of an Autopath.

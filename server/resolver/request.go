@@ -51,6 +51,7 @@ type Request struct {
 	hops        uint8 // aliases followed from the client's name to this one
 	direct      bool  // this is the client's query, and its reply is sent
 	onPath      bool  // this is a subquery for a name on the client's search path
+	probe       bool  // only the rcode of the reply counts: aliases are not followed, names in it not judged
 	metered     bool  // counted for the client's limit
 	// tappedAt is when the query arrived, as its CLIENT_QUERY says; zero: none was sent.
 	tappedAt time.Time
@@ -210,7 +211,7 @@ func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) 
 func (r *Request) derive(sub *Request) {
 	sub.Client, sub.Proto, sub.Stripe, sub.Place = r.Client, r.Proto, r.Stripe, r.Place
 	sub.Arrival, sub.now, sub.hops, sub.direct, sub.clientSize = r.Arrival, r.now, r.hops, false, r.clientSize
-	sub.onPath, sub.Turns, sub.Room, sub.Made, sub.large, sub.hasRoom = r.onPath, r.Turns, nil, r.Made, false, false
+	sub.onPath, sub.probe, sub.Turns, sub.Room, sub.Made, sub.large, sub.hasRoom = r.onPath, r.probe, r.Turns, nil, r.Made, false, false
 	if r.mayWait() {
 		sub.now = clock.Now() // r may have waited
 	}

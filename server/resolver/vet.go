@@ -10,22 +10,23 @@ import (
 // An ACL must also hold for names that an alias, a rewrite rule, an upstream's CNAME or a PTR
 // record leads to. So where a zone of the routes has an ACL, every name in a reply is judged
 // as if the client had asked for it, by the zone that would take that query, or if there is
-// none by the zone of the question. Where a zone has a view, names that stand in place of
-// addresses are judged by what the client would get for them. Each reply is judged anew, because the next client may be
-// another one.
+// none by the zone of the question. Where a zone has a view, names are also judged by what the
+// client would get for them ([vetting.hides]). [vetting.ruling] decides both. Each reply is judged anew,
+// because the next client may be another one.
 //
 //   - The names of the chain are the owners in the answer section and the targets of CNAME,
 //     DNAME, SVCB and HTTPS records. They are judged for the type in the question. The
 //     strictest verdict applies to the whole answer.
 //   - What may not be asked forward is not told backward. A PTR record is removed if the client
-//     may not ask for its target, with type PTR or the type of the address; an SRV record if
-//     it may ask neither for the IPv4 nor for the IPv6 addresses of its target. Both are
-//     removed if views keep the target from the client ([vetting.hides]). If no PTR or SRV
-//     record is left the strictest verdict applies to the whole answer.
+//     may not ask for its target, with type PTR or the type of the address; an SRV, MX or NS
+//     record if it may ask neither for the IPv4 nor for the IPv6 addresses of its target; and an
+//     SVCB or HTTPS record if it may not ask for addresses that the record has. If no PTR, SRV, MX
+//     or NS record is left, the strictest verdict applies to the whole answer.
+//   - In a zone transfer, and an answer to ANY, a record is removed if the client may not ask for its
+//     owner and type, or for the name that it leads to.
 //   - Records in the additional section are removed if the client may not ask for them.
 //
-// Targets of other types (MX, NS) and the authority section are not judged: they are only
-// names, whose addresses the client has to ask for.
+// The authority section and the names of other types are not judged.
 
 // vettedUDP is how many bytes of a reply over UDP are judged at least: some may be left out.
 const vettedUDP = 4096
@@ -33,14 +34,28 @@ const vettedUDP = 4096
 // vet judges the names in the reply to r. It returns true if the client may not have the reply,
 // which then says so.
 func (rt *Routes) vet(r *Request) bool {
-	if r.verdicts&anyDenial != 0 { // of what an alias leads to
+	switch {
+	case r.probe:
+		return false
+	case r.verdicts&anyDenial != 0: // of what an alias leads to
 		return r.source == fromACL || r.deny()
-	}
-	if r.source == fromWhoami || r.source == fromTransfer || r.reply.Count(wire.Answer)+r.reply.Count(wire.Additional) == 0 {
+	case r.source == fromWhoami || r.reply.Count(wire.Answer)+r.reply.Count(wire.Additional) == 0:
 		return false
 	}
 	v := rt.vetting(r)
-	return v.conclude()
+	if !v.conclude() {
+		return false
+	}
+	if r.outgoing != nil {
+		r.EndTransfer(false)
+	}
+	return true
+}
+
+// vetMessage judges the names in the next message of the transfer in r. It returns false if no record is left.
+func (rt *Routes) vetMessage(r *Request) bool {
+	v := rt.vetting(r)
+	return len(v.out) == 0 || v.stay > 0 && r.reply.Remove(v.out)
 }
 
 // vetting judges the names in the part of the reply that can reach the client.
@@ -59,8 +74,10 @@ type vetting struct {
 	r  *Request
 	decisions
 	chain, loose ruling
-	out          []int // the records to leave out
-	pointers     int   // PTR and SRV records that stay
+	each         bool  // each record stands for itself
+	out          []int // the records to leave out, in ascending order
+	gone         int   // of these, the answers
+	stay         int   // answers that stay, of those that may be left out
 }
 
 // ruling is a verdict and the zone of the rule behind it.
@@ -83,39 +100,69 @@ func (r *ruling) add(other ruling) {
 
 // names judges all names.
 func (v *vetting) names() {
-	qtype := v.r.Query.Type
-	for names := v.r.reply.Names(); ; {
+	names := v.r.reply.Names()
+	if v.each = v.r.Query.Type == wire.TypeANY || v.r.source == fromTransfer; v.each {
+		names = v.r.reply.AllNames()
+	}
+	for {
 		n, ok := names.Next()
 		if !ok {
-			return
+			break
 		}
-		switch {
-		case n.Section == wire.Additional:
-			v.leave(&n, v.unlessHidden(v.judge(n.Name, n.Type), n.Name, n.Type))
-		case n.Target && (n.Type == wire.TypePTR || n.Type == wire.TypeSRV):
-			r := v.backward(&n)
-			if v.leave(&n, r); r.verdict == allowed {
-				v.pointers++
-			}
-		default:
-			v.chain.add(v.judge(n.Name, qtype))
-		}
+		v.name(&n)
+	}
+	if v.each {
+		v.stay = v.r.reply.Count(wire.Answer) - v.gone
 	}
 }
 
-// backward returns the ruling on a name that the reply tells in place of an address: the target
-// of a PTR or SRV record.
+// name judges one name.
+func (v *vetting) name(n *wire.NameRef) {
+	switch {
+	case n.Section == wire.Additional:
+		v.leave(n, v.ruling(n.Name, n.Type, false))
+	case n.Target && isBackward(n.Type):
+		v.leave(n, v.backward(n))
+	case v.each && n.Type == wire.TypeSOA: // a transfer begins and ends with it
+	case v.each:
+		v.leave(n, v.ruling(n.Name, n.Type, true))
+	default:
+		v.chain.add(v.ruling(n.Name, v.r.Query.Type, true))
+	}
+	if n.HintsA || n.HintsAAAA {
+		v.leave(n, v.hints(n))
+	}
+}
+
+// hints returns the ruling on the addresses in n's record, of type SVCB or HTTPS.
+func (v *vetting) hints(n *wire.NameRef) ruling {
+	r := ruling{verdict: allowed}
+	if n.HintsA {
+		r.add(v.ruling(n.Name, wire.TypeA, true))
+	}
+	if n.HintsAAAA {
+		r.add(v.ruling(n.Name, wire.TypeAAAA, true))
+	}
+	return r
+}
+
+// isBackward reports whether records of type t tell a name in place of an address.
+func isBackward(t uint16) bool {
+	return t == wire.TypePTR || t == wire.TypeSRV || t == wire.TypeMX || t == wire.TypeNS
+}
+
+// backward returns the ruling on a name that the reply tells in place of an address.
 func (v *vetting) backward(n *wire.NameRef) ruling {
 	if n.Type == wire.TypePTR {
 		r := v.judge(n.Name, wire.TypePTR)
-		r.add(v.judge(n.Name, v.family()))
-		return v.unlessHidden(r, n.Name, v.family())
+		r.add(v.ruling(n.Name, v.family(), false))
+		return r
 	}
-	r := v.unlessHidden(v.judge(n.Name, wire.TypeA), n.Name, wire.TypeA)
+	r := v.ruling(n.Name, wire.TypeA, false)
 	if r.verdict == allowed {
 		return r
 	}
-	other := v.unlessHidden(v.judge(n.Name, wire.TypeAAAA), n.Name, wire.TypeAAAA)
+	other := v.ruling(n.Name, wire.TypeAAAA, false)
 	if other.verdict == allowed {
 		return other
 	}
@@ -123,9 +170,11 @@ func (v *vetting) backward(n *wire.NameRef) ruling {
 	return r
 }
 
-// unlessHidden returns r, or the ruling on a name that views keep from the client.
-func (v *vetting) unlessHidden(r ruling, name []byte, qtype uint16) ruling {
-	if r.verdict == allowed && v.rt.views && v.hides(name, qtype) {
+// ruling returns the ruling on a query from the client for name and qtype, by access lists and by views. alias says that the
+// reply tells the name in addition to an address.
+func (v *vetting) ruling(name []byte, qtype uint16, alias bool) ruling {
+	r := v.judge(name, qtype)
+	if r.verdict == allowed && v.rt.views && v.hides(name, qtype, alias) {
 		r.verdict = hidden
 	}
 	return r
@@ -133,14 +182,15 @@ func (v *vetting) unlessHidden(r ruling, name []byte, qtype uint16) ruling {
 
 // hides reports whether views keep name from the client: only others' zones take a query for
 // it; or the zone that takes the client's query denies the name out of the agent's own data, or
-// leaves it to upstreams that don't know the cluster, whose data the reply is from. A zone does
-// not hide what it says itself.
-func (v *vetting) hides(name []byte, qtype uint16) bool {
+// leaves it to upstreams that don't know the cluster, whose data the reply is from. A source of a zone does
+// not hide what it says itself, unless another zone has the name for others. The target of an alias, and a name of the same
+// zone, may well not exist: it is hidden only where views choose the zone.
+func (v *vetting) hides(name []byte, qtype uint16, alias bool) bool {
 	z := v.rt.zoneOf(v.r, name, qtype)
-	switch z {
-	case nil:
-		return v.rt.hasZone(lastLabels(name, v.rt.depth))
-	case v.r.zone:
+	switch {
+	case z == nil:
+		return v.rt.hasZone(name, wire.Root, func(*Zone) bool { return true })
+	case (alias || z == v.r.zone) && !v.rt.hasZone(name, z.Name, func(other *Zone) bool { return other.View != nil }):
 		return false
 	}
 	sub := newSubquery()
@@ -148,51 +198,65 @@ func (v *vetting) hides(name []byte, qtype uint16) bool {
 	if !sub.ask(v.r, name, qtype) {
 		return true
 	}
-	var counted lookups // by nobody
-	sub.ctx, sub.budget, sub.lookups, sub.trace = nil, nil, &counted, nil
-	if v.rt.Resolve(&sub.Request) == Answered {
-		rcode := sub.reply.Rcode()
-		denied := rcode == wire.NXDomain || rcode == wire.Refused
-		if !denied || sub.source != fromCache {
-			return denied
-		}
-	}
-	return v.r.source == fromCluster && !z.asksCluster(&sub.Query) && v.rt.othersCluster(lastLabels(name, v.rt.depth), z)
+	return v.denies(z, sub)
 }
 
-// othersCluster reports whether another zone than z, at least as long, answers name from the
-// cluster for other clients.
-func (rt *Routes) othersCluster(name []byte, z *Zone) bool {
-	for ; len(name) >= len(z.Name); name = name[1+name[0]:] {
-		for other := rt.zones[wire.Name(name)]; other != nil; other = other.next {
-			if other != z && other.Cluster != nil {
+// denies reports whether z, which takes sub's query, denies the client its name.
+func (v *vetting) denies(z *Zone, sub *subquery) bool {
+	answered, denied := v.rt.probe(sub)
+	switch name := sub.Query.Name(); {
+	case answered && !denied:
+		return false
+	case denied && sub.source != fromCache:
+		return z != v.r.zone || sub.source != v.r.source || v.rt.othersHave(name, z)
+	default:
+		return v.r.source == fromCluster && !z.asksCluster(&sub.Query) && v.rt.othersHave(name, z)
+	}
+}
+
+// probe asks sub without waiting. answered says that there is a reply, denied that it is NXDOMAIN or REFUSED.
+func (rt *Routes) probe(sub *subquery) (answered, denied bool) {
+	var counted lookups // by nobody
+	sub.ctx, sub.budget, sub.lookups, sub.trace, sub.probe, sub.onPath = nil, nil, &counted, nil, true, true
+	answered = rt.Resolve(&sub.Request) == Answered
+	rcode := sub.reply.Rcode()
+	return answered, answered && (rcode == wire.NXDomain || rcode == wire.Refused)
+}
+
+// othersHave reports whether a zone that takes name from other clients than z's has it from the cluster.
+func (rt *Routes) othersHave(name []byte, z *Zone) bool {
+	least := z.Name
+	if z.View != nil { // others' queries may go to shorter zones
+		least = wire.Root
+	}
+	return rt.hasZone(name, least, func(other *Zone) bool { return other != z && longestOrigin(other.origins, name) != "" })
+}
+
+// hasZone reports whether holds is true for a zone of name, for whichever client, that is not shorter than least.
+func (rt *Routes) hasZone(name []byte, least wire.Name, holds func(*Zone) bool) bool {
+	for name = lastLabels(name, rt.depth); len(name) >= len(least); name = parentName(name) {
+		for z := rt.zones[wire.Name(name)]; z != nil; z = z.next {
+			if holds(z) {
 				return true
 			}
-		}
-		if len(name) == 1 {
-			break
 		}
 	}
 	return false
 }
 
-// hasZone reports whether there is a zone for the name, for whichever client.
-func (rt *Routes) hasZone(name []byte) bool {
-	for ; len(name) > 1; name = name[1+name[0]:] {
-		if rt.zones[wire.Name(name)] != nil {
-			return true
-		}
-	}
-	return rt.zones[wire.Root] != nil
-}
-
 // leave marks n's record for removal unless r allows it.
 func (v *vetting) leave(n *wire.NameRef, r ruling) {
-	if r.verdict == allowed {
-		return
+	answer := n.Section == wire.Answer
+	if last := len(v.out) - 1; r.verdict != allowed && (last < 0 || v.out[last] != n.Record) {
+		v.out = append(v.out, n.Record)
+		if answer {
+			v.gone++
+		}
 	}
-	v.out = append(v.out, n.Record)
-	if n.Section == wire.Answer {
+	switch {
+	case answer && r.verdict == allowed:
+		v.stay++
+	case answer:
 		v.loose.add(r)
 	}
 }
@@ -223,7 +287,7 @@ func (v *vetting) judge(name []byte, qtype uint16) ruling {
 func (v *vetting) conclude() bool {
 	verdict := v.chain
 	if verdict.verdict == 0 && len(v.out) > 0 {
-		if v.loose.verdict != 0 && v.pointers == 0 {
+		if v.loose.verdict != 0 && v.stay == 0 {
 			verdict = v.loose
 		} else if !v.r.reply.Remove(v.out) {
 			verdict.verdict = blocked

@@ -92,7 +92,10 @@ func TestACLChains(t *testing.T) {
 		"8.2.0.192.in-addr.arpa.": {"8.2.0.192.in-addr.arpa. 60 CNAME 8.x.in-addr.arpa.", "8.x.in-addr.arpa. 60 PTR x.secret.test."},
 		"9.2.0.192.in-addr.arpa.": {"9.2.0.192.in-addr.arpa. 60 PTR x.typed.secret.test."},
 		"one.test.":               {"one.test. 60 MX 10 x.secret.test.", "+x.secret.test. 60 A 192.0.2.66"},
-		"mx.test.":                {"mx.test. 60 MX 10 x.secret.test.", "+open.test. 60 A 192.0.2.1", "+x.secret.test. 60 A 192.0.2.66", "+open.test. 60 AAAA 2001:db8::1"},
+		"hint.test.":              {"hint.test. 60 HTTPS 1 x.typed.secret.test. ipv4hint=192.0.2.66"},
+		"y.typed.secret.test.":    {"y.typed.secret.test. 60 HTTPS 1 . alpn=h2 ipv4hint=192.0.2.66"},
+		"ns.test.":                {"ns.test. 60 NS x.secret.test.", "ns.test. 60 NS open.test.", "+x.secret.test. 60 A 192.0.2.66"},
+		"mx.test.":                {"mx.test. 60 MX 10 x.secret.test.", "mx.test. 60 MX 20 open.test.", "+open.test. 60 A 192.0.2.1", "+x.secret.test. 60 A 192.0.2.66", "+open.test. 60 AAAA 2001:db8::1"},
 	})
 	const aclText = `acl typed.secret.test {
 		block type A net 192.0.2.0/24
@@ -125,7 +128,10 @@ func TestACLChains(t *testing.T) {
 			{Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache()},
 		}
 	}
-	const mail = "NOERROR | mx.test. 60 MX 10 x.secret.test. |  | open.test. 60 A 192.0.2.1, "
+	const (
+		mail   = " |  | open.test. 60 A 192.0.2.1, "
+		second = "mx.test. 60 MX 20 open.test."
+	)
 	tests := []struct{ query, inside, outside string }{ // for a client that may not ask, and one that may
 		{"open.test. A", "NOERROR | open.test. 60 A 192.0.2.1", ""},
 		{"x.secret.test. A", isBlocked, "NOERROR | x.secret.test. 60 A 192.0.2.66"},
@@ -152,8 +158,11 @@ func TestACLChains(t *testing.T) {
 		{"8.2.0.192.in-addr.arpa. PTR", isBlocked, "NOERROR | 8.2.0.192.in-addr.arpa. 60 CNAME 8.x.in-addr.arpa., 8.x.in-addr.arpa. 60 PTR x.secret.test."},
 		{"9.2.0.192.in-addr.arpa. PTR", isBlocked, "NOERROR | 9.2.0.192.in-addr.arpa. 60 PTR x.typed.secret.test."},
 		{"1.7.0.10.in-addr.arpa. PTR", isBlocked, "NOERROR aa | 1.7.0.10.in-addr.arpa. 3600 PTR x.secret.test."},
-		{"one.test. MX", "NOERROR | one.test. 60 MX 10 x.secret.test.", "NOERROR | one.test. 60 MX 10 x.secret.test. |  | x.secret.test. 60 A 192.0.2.66"},
-		{"mx.test. MX", mail + "open.test. 60 AAAA 2001:db8::1", mail + "x.secret.test. 60 A 192.0.2.66, open.test. 60 AAAA 2001:db8::1"},
+		{"hint.test. HTTPS", isBlocked, "NOERROR | hint.test. 60 HTTPS 1 x.typed.secret.test. ipv4hint=\"192.0.2.66\""},
+		{"y.typed.secret.test. HTTPS", isBlocked, "NOERROR | y.typed.secret.test. 60 HTTPS 1 . alpn=\"h2\" ipv4hint=\"192.0.2.66\""},
+		{"ns.test. NS", "NOERROR | ns.test. 60 NS open.test.", "NOERROR | ns.test. 60 NS x.secret.test., ns.test. 60 NS open.test. |  | x.secret.test. 60 A 192.0.2.66"},
+		{"one.test. MX", isBlocked, "NOERROR | one.test. 60 MX 10 x.secret.test. |  | x.secret.test. 60 A 192.0.2.66"},
+		{"mx.test. MX", "NOERROR | " + second + mail + "open.test. 60 AAAA 2001:db8::1", "NOERROR | mx.test. 60 MX 10 x.secret.test., " + second + mail + "x.secret.test. 60 A 192.0.2.66, open.test. 60 AAAA 2001:db8::1"},
 	}
 	for _, via := range []resolver.Proto{resolver.UDP, resolver.TCP} {
 		d := newDesk(t, zones()...)
