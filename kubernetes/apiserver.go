@@ -190,6 +190,9 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 	if src.ns != nil {
 		f.Namespace, f.InPages = src.ns.label[1:], true
 	}
+	if src.names != nil {
+		f.Labels = c.requiring(discoveryv1.LabelServiceName, selection.In, src.names.names()...)
+	}
 	switch src.only {
 	case headlessSlice:
 		f.Labels = c.requiring(corev1.IsHeadlessService, selection.Exists)
@@ -204,8 +207,8 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 }
 
 // requiring returns the selector of slices with a requirement about a label. The key and the operator must be valid.
-func (c *apiSource) requiring(key string, op selection.Operator) labels.Selector {
-	r, err := labels.NewRequirement(key, op, nil)
+func (c *apiSource) requiring(key string, op selection.Operator, values ...string) labels.Selector {
+	r, err := labels.NewRequirement(key, op, values)
 	if err != nil {
 		return c.selector
 	}

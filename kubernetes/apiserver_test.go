@@ -58,14 +58,15 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// At the default scope slices are listed by namespace: those of the node's pods before the
+// At the default scope slices are listed by the names of their Services: those in the namespaces of the node's pods before the
 // view is synced, others when a query needs them.
-func TestFollowsByNamespace(t *testing.T) {
+func TestFollowsByName(t *testing.T) {
 	f := fakeapi.Start(t)
 	for _, ns := range []string{"a", "b", "c"} {
 		f.Put(makeService(ns, "db", "None"))
 		f.Put(makeSlice(ns, "db", "db-"+ns, "10.1.0.1"))
 	}
+	f.Put(makeService("a", "web", "None"))
 	f.Put(makePod("a", "p", "10.1.0.1"))
 	v, z, _ := openAndRunScoped(t, f.URL, nil)
 	poll.Until(t, "the sync", v.Synced)
@@ -77,7 +78,8 @@ func TestFollowsByNamespace(t *testing.T) {
 	}
 	poll.Until(t, "the namespace that was asked for", func() bool { return resolves(t, z, "db.b.svc.cluster.local", "10.1.0.1") })
 	for path, want := range map[string]int{
-		"/namespaces/a/endpointslices?limit=100": 1, "/namespaces/b/endpointslices?limit=100": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
+		"labelSelector=kubernetes.io%2Fservice-name+in+%28db%2Cweb%29": 1, "labelSelector=kubernetes.io%2Fservice-name+in+%28db%29": 1,
+		"/namespaces/": 0, "v1/endpointslices?limit=1": 1,
 	} {
 		if got := f.Requests(path); got != want {
 			t.Errorf("%d requests for %s, want %d", got, path, want)

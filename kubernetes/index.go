@@ -41,6 +41,8 @@ type namespace struct {
 	// one was about a service with a cluster IP, whose slices don't have the headless label.
 	lastUsed        atomic.Uint32
 	needsUnlabelled atomic.Bool
+	// reverseUsed is the last tick in which a query needed the reverse name of a pod of this node that is in it.
+	reverseUsed atomic.Uint32
 }
 
 // index holds the records that answers are made of. Its methods need the view's lock, held
@@ -56,6 +58,7 @@ type index struct {
 	podIPs     map[addrKey]refSet[*pod]
 	level      level // how much of the slices is in view
 	sources    []*sliceSource
+	restored   serviceSet // Services whose slices are in view from a saved view, until sources have them
 	// serviceCount counts the services but orphans, endpointCount the addresses of the slices.
 	serviceCount, endpointCount int
 	// pendingPods counts the pods of this node that have no address yet and have not waited
@@ -90,6 +93,7 @@ func newIndex(epochs *epoch.Table) index {
 		podIPs:          map[addrKey]refSet[*pod]{},
 		externalAddrs:   map[addrKey]refSet[string]{},
 		endpointWaiters: map[string]chan struct{}{},
+		restored:        serviceSet{},
 	}
 }
 
@@ -269,8 +273,11 @@ func (x *index) publish(key string, s *service) {
 	if s.ns == nil {
 		s.ns = x.ensureNamespace(namespaceOf(key))
 	}
+	if s.used == nil {
+		s.used = new(atomic.Uint32)
+	}
 	s.ns.countService(s, 1)
-	s.complete = x.isComplete(s)
+	s.complete = x.isComplete(key, s)
 	s.ready = slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.addrs != "" })
 	if s.kind == headless {
 		s.updateHeadlessAddrs(old, x.nearestOnly)
@@ -408,7 +415,7 @@ func (x *index) broadcast(key string) {
 // recompute publishes the services for which isComplete has changed.
 func (x *index) recompute() {
 	for key, old := range x.services {
-		if old.kind != orphan && x.isComplete(old) != old.complete {
+		if old.kind != orphan && x.isComplete(key, old) != old.complete {
 			s := *old
 			x.publish(key, &s)
 		}

@@ -37,6 +37,23 @@ func (x *index) ownedByNodePod(at addrKey) bool {
 	return p != nil && p.onNode && !p.hostNetwork && x.namespaces[p.ns].complete
 }
 
+// requireReverse records that the slices of the namespace are in use whose pod on this node has the address. It reports whether there is
+// such a namespace and its slices are not in view: these are requested.
+func (v *View) requireReverse(at addrKey) (requested bool) {
+	v.mu.RLock()
+	p := v.index.onlyPodAt(at)
+	if p != nil && p.onNode && !p.hostNetwork {
+		ns := v.index.namespaces[p.ns]
+		ns.reverseUsed.Store(v.scope.tick.Load())
+		requested = !ns.complete && v.index.level == levelNode
+	}
+	v.mu.RUnlock()
+	if requested {
+		v.requestReconcile()
+	}
+	return requested
+}
+
 // awaitAddr records that the pod of that name awaits its address. w is its wait so far, nil
 // for none.
 func (x *index) awaitAddr(name string, w *addrWait) {
@@ -116,42 +133,51 @@ func (x *index) forgetVersions() {
 	}
 }
 
-// isStale reports whether sl, which from delivers, is outdated because another source is
+// isStale reports whether sl, which from delivers, is outdated because from repeats what has been in view, or because another source is
 // ahead: it has delivered a later version, or it covers sl and has seen its deletion. With
 // a single source nothing is stale, even if the server's versions were set back.
 func (x *index) isStale(sl *slice, from *sliceSource) bool {
 	old := x.slices[sl.name]
+	if from.repeats(sl.key, sl.version) && (old == nil || old.version > sl.version) {
+		return true
+	}
 	if old == nil {
 		return x.seenByOther(sl.version, from, func(src *sliceSource) bool { return src.complete && src.covers(sl) })
 	}
 	return old.version > sl.version && x.seenByOther(old.version, from, func(*sliceSource) bool { return true })
 }
 
-// isStaleDelete is isStale for the deletion of the slice of that name.
+// isStaleDelete is isStale for the deletion of the slice of that name. Sources of single Services get deletions of others, too, which don't count.
 func (x *index) isStaleDelete(name string, version uint64, from *sliceSource) bool {
 	old := x.slices[name]
-	return old != nil && old.version >= version && x.seenByOther(old.version, from, func(*sliceSource) bool { return true })
+	if old != nil && from.names != nil && !from.covers(old) {
+		return true
+	}
+	return old != nil && old.version >= version && (from.repeats(old.key, version) || x.seenByOther(old.version, from, func(*sliceSource) bool { return true }))
 }
 
 // isComplete reports whether all slices that s's names depend on are in the index. Those of
 // levelWide are not sufficient for a Service without a selector, whose slices are made by hand
 // or mirrored from Endpoints and may have any labels, nor for a Service none of whose slices
 // has the headless label: these need all slices of the namespace.
-func (x *index) isComplete(s *service) bool {
+func (x *index) isComplete(key string, s *service) bool {
 	switch {
 	case s.withheld > 0:
 		return false
-	case x.level == levelAll, s.ns.complete:
+	case x.level == levelAll, s.ns.complete, x.nameSource(key) != nil:
+		return true
+	}
+	if _, ok := x.restored[key]; ok {
 		return true
 	}
 	return x.level == levelWide && s.kind == headless && s.selects && s.hasLabelledSlice()
 }
 
-// hasSlicesOf reports whether the slices of a namespace are in view, or the most of a cluster's.
-func (x *index) hasSlicesOf(namespace string) bool {
+// mayHaveSlice reports whether the slice is in view, if it exists and DNS can use anything of it, or may be.
+func (x *index) mayHaveSlice(namespace, name string) bool {
 	key, _ := namespaceKey(namespace)
 	ns := x.namespaces[key]
-	return x.level > levelNode || ns != nil && ns.complete
+	return x.level > levelNode || ns != nil && ns.complete || x.slices[objectKey(namespace, name)] != nil
 }
 
 // serviceGroup is the epoch group of answers made from the service of key alone.

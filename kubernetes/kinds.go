@@ -121,6 +121,11 @@ func (h *handler) putSlice(obj runtime.Object, live bool, f *faults) {
 		return
 	}
 	h.noteVersion(version)
+	if h.source != nil && h.source.names != nil && !h.source.covers(rec) {
+		*f = faults{}
+		h.dropSlice(o.Namespace, o.Name, version)
+		return
+	}
 	rec.class = classOfSlice(o.Labels)
 	h.change(func(x *index) bool {
 		if h.source != nil {
@@ -151,7 +156,7 @@ func (h *handler) putImportSlice(obj runtime.Object, _ bool, f *faults) {
 	rec.noteWithheld(f)
 }
 
-// dropSlice removes a slice of a Service or a ServiceImport.
+// dropSlice removes a slice of a Service or a ServiceImport, if it is one that h's source covers.
 func (h *handler) dropSlice(ns, name string, version uint64) {
 	key := objectKey(ns, name)
 	h.change(func(x *index) bool {
@@ -252,7 +257,7 @@ func (h *handler) BeginList() {
 	h.seen = make(map[string]struct{})
 	if h.source != nil {
 		h.view.mu.Lock()
-		h.source.outdated = false
+		h.source.outdated, h.source.floor = false, nil
 		h.view.mu.Unlock()
 	}
 }

@@ -251,7 +251,7 @@ func (z *Zone) lookupReverse(name, rel []byte, b *Budget) match {
 	some, known := z.reverseExists(&a, b)
 	switch {
 	case !known:
-		return match{node: incomplete}
+		return match{node: incomplete, addr: a}
 	case !some:
 		return match{}
 	}
@@ -269,6 +269,9 @@ func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
 	var last *sliceRef
 	for more := true; more && !some; {
 		some, last, more = z.nextReverseOwner(at, last, b, &known)
+	}
+	if b == nil || !b.dry {
+		z.view.requireReverse(at)
 	}
 	return some, known
 }

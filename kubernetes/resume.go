@@ -25,7 +25,7 @@ type sourceKey struct {
 
 // follower is the reflector of a source; nil is none. zone is the zoneOf its records.
 type follower struct {
-	reflector *reflector.Reflector
+	reflector interface{ Position() reflector.Position }
 	zone      string
 }
 
@@ -42,22 +42,22 @@ func (v *View) zoneOf(r resource) string {
 // observed for is saved, so that pods are listed in any case. The view's lock is held.
 func (v *View) positions() map[sourceKey]reflector.Position {
 	all := make(map[sourceKey]reflector.Position)
-	add := func(r resource, scope string, f *follower) {
+	add := func(r resource, scope string, f *follower, src *sliceSource) {
 		if f.reflector == nil || f.zone != v.zoneOf(r) || r == namespaces && v.annotations == nil {
 			return
 		}
 		p := f.reflector.Position()
 		p.Newest = slices.DeleteFunc(p.Newest, func(o reflector.ObjectVersion) bool { return !isSavedVersion(o) })
-		if p.Version > 0 {
+		if p.Version > 0 && (src == nil || !src.isBehind(p.Version)) {
 			all[sourceKey{r, scope}] = p
 		}
 	}
 	for r := range v.followers {
-		add(resource(r), "", &v.followers[r])
+		add(resource(r), "", &v.followers[r], nil)
 	}
 	for _, src := range v.index.sources {
 		if src.complete && !src.outdated {
-			add(endpointSlices, src.key, &src.follower)
+			add(endpointSlices, src.key, &src.follower, src)
 		}
 	}
 	return all
@@ -84,13 +84,14 @@ func (h *handler) follow(f *reflector.Reflector) {
 	v := h.view
 	v.mu.Lock()
 	at, saved := &v.followers[h.resource], v.saved[sourceKey{Resource: h.resource}]
+	zone := v.savedZone
 	delete(v.saved, sourceKey{Resource: h.resource})
 	if h.source != nil {
-		at, saved = &h.source.follower, h.source.saved
+		at, saved, zone = &h.source.follower, h.source.saved, h.source.savedZone
 		h.source.saved = reflector.Position{}
 	}
 	*at = follower{f, v.zoneOf(h.resource)}
-	if saved.Version > 0 && (at.zone == "" || at.zone == v.savedZone) {
+	if saved.Version > 0 && (at.zone == "" || at.zone == zone) {
 		f.Resume, h.listed = saved, true
 	}
 	v.mu.Unlock()

@@ -377,6 +377,10 @@ func TestResumeEqualsList(t *testing.T) {
 		c.path += "-other"
 		w := c.start(scope)
 		c.awaitLast(t, w)
+		for _, v := range []*View{v.View, w.View} { // which Services were in use before does not count
+			v.scope.tick.Add(idleTicks + 1)
+			v.requestReconcile()
+		}
 		same := func() bool { return v.indexDump() == w.indexDump() }
 		poll.Until(t, "the views to be the same", same)
 		if a, b := v.Stats(), w.Stats(); a.Faulty != b.Faulty || a.Slices != b.Slices {

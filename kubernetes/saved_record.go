@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,6 +51,7 @@ type savedRecord struct {
 	Pod       *savedPod
 	Position  *savedPosition
 	Fault     *savedFault
+	Source    *savedSource
 	// Import says that the service or slice belongs to the multicluster zones.
 	Import bool
 }
@@ -100,6 +102,12 @@ type savedPod struct {
 type savedPosition struct {
 	Source   sourceKey
 	Position reflector.Position
+}
+
+// savedSource is a source of single Services, with their keys, whose slices are all in the file.
+type savedSource struct {
+	Key      string
+	Services []string
 }
 
 // savedFault is an object with faults.
@@ -238,6 +246,9 @@ func (r *savedRecord) check() error {
 	if r.Fault != nil {
 		results = append(results, r.Fault.check())
 	}
+	if r.Source != nil {
+		results = append(results, r.Source.check(r.Import))
+	}
 	if len(results) > 1 {
 		return fmt.Errorf("%d objects in one record", len(results))
 	}
@@ -371,6 +382,21 @@ func (p *savedPosition) check() error {
 		if !isSavedVersion(o) {
 			return invalid("object of a position", o.Name)
 		}
+	}
+	return nil
+}
+
+func (s *savedSource) check(imported bool) error {
+	set := serviceSet{}
+	for _, key := range s.Services {
+		if !isLabels(key, 2) {
+			return invalid("key", key)
+		}
+		set[key] = struct{}{}
+	}
+	number, ok := strings.CutPrefix(s.Key, namesPrefix)
+	if _, err := strconv.ParseUint(number, 10, 32); !ok || err != nil || imported || len(set) == 0 || set.selectorBytes() > maxSelectorBytes {
+		return invalid("source", s.Key)
 	}
 	return nil
 }

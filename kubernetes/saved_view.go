@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 	"unique"
@@ -168,12 +170,18 @@ func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 
 // sourceRecords returns what a list gives besides the records of objects. The view's lock is held.
 func (v savedView) sourceRecords() (list []func() savedRecord) {
+	for _, src := range v.index.sources {
+		if src.names != nil && src.complete {
+			rec := savedSource{src.key, slices.Sorted(maps.Keys(src.names))}
+			list = append(list, func() savedRecord { return savedRecord{Source: &rec} })
+		}
+	}
 	for source, p := range v.positions() {
 		list = append(list, func() savedRecord { return savedRecord{Position: &savedPosition{source, p}} })
 	}
 	for _, f := range v.faults.faulty() {
 		rec := savedFault{f.resource, f.ns, f.name}
-		if rec.check() == nil && (f.resource != endpointSlices || v.index.hasSlicesOf(f.ns)) {
+		if rec.check() == nil && (f.resource != endpointSlices || v.index.mayHaveSlice(f.ns, f.name)) {
 			list = append(list, func() savedRecord { return savedRecord{Fault: &rec} })
 		}
 	}
@@ -238,7 +246,12 @@ func (v savedView) restore(path string) {
 		v.saved, v.savedZone, v.savedAnnotations = fresh.saved, head.Zone, fresh.savedAnnotations
 	}
 	v.faults.objects = fresh.faults.objects
-	v.index, v.imports = fresh.index, fresh.imports
+	v.index, v.imports, v.savedSources = fresh.index, fresh.imports, fresh.savedSources
+	for key := range v.index.restored {
+		if s := v.index.services[key]; s != nil {
+			s.used.Store(v.scope.tick.Load()) // so that they are watched again
+		}
+	}
 	v.index.level = head.level()
 	v.index.recompute()
 	v.scope.level.Store(uint32(v.index.level))
@@ -347,7 +360,7 @@ func (v savedView) putRecord(r *savedRecord) {
 		ns := x.ensureNamespace(r.Namespace.Label)
 		ns.hasObject, ns.complete = r.Namespace.Object, r.Namespace.Whole
 		if ns.complete {
-			ns.lastUsed.Store(v.scope.tick.Load()) // so that it is watched again
+			ns.reverseUsed.Store(v.scope.tick.Load()) // so that it is watched again
 		}
 		if value := r.Namespace.ClientMetrics; value != "" {
 			v.savedAnnotations[r.Namespace.Label[1:]] = value
@@ -367,6 +380,13 @@ func (v savedView) putRecord(r *savedRecord) {
 		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, onNode: p.Here, hostNetwork: p.Host, terminating: p.Ending, named: p.Shown})
 	case r.Position != nil:
 		v.saved[r.Position.Source] = r.Position.Position
+	case r.Source != nil:
+		set := serviceSet{}
+		for _, key := range r.Source.Services {
+			set[key] = struct{}{}
+			x.restored[key] = struct{}{}
+		}
+		v.savedSources[r.Source.Key] = set
 	case r.Fault != nil:
 		v.faults.restore(faultKey{r.Fault.Resource, r.Fault.NS, r.Fault.Name})
 	}

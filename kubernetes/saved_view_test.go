@@ -196,7 +196,7 @@ func TestSavedViewIsReplaced(t *testing.T) {
 	handlerFixture{v, endpointSlices}.put(makeSlice("b", "db", "db-1", "10.1.0.8"))
 	v.mu.Lock()
 	v.index.namespaces["\x01a"].complete = true
-	v.index.namespaces["\x01a"].lastUsed.Store(1)
+	v.index.namespaces["\x01a"].reverseUsed.Store(1)
 	v.index.level, v.scope.restored = levelAll, levelAll
 	v.index.recompute()
 	v.mu.Unlock()

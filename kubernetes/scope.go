@@ -16,7 +16,8 @@ import (
 type level uint32
 
 const (
-	// levelNode is the slices of the namespaces in use, with a source for each.
+	// levelNode is the slices of the Services in use, with as few sources as possible, and all slices of namespaces whose pods' reverse
+	// names are queried, with a source for each.
 	levelNode level = iota
 	// levelWide is the slices of [wideSources], and all slices of namespaces where these are not
 	// sufficient.
@@ -117,6 +118,7 @@ func (sc *scope) broadcast() {
 type sliceSource struct {
 	view   *View
 	ns     *namespace // nil is the whole cluster
+	names  serviceSet // only slices of these Services; nil is all
 	key    string     // in [sliceManager]
 	only   sliceClass // only slices of this class; anySlice is all
 	cancel context.CancelFunc
@@ -127,7 +129,10 @@ type sliceSource struct {
 	complete, closed, outdated bool
 	version                    uint64
 	follower                   follower
-	saved                      reflector.Position // of the saved view, until the reflector goes on from it
+	// saved is where the reflector will go on, with records made for savedZone: a position of the saved view or of another source.
+	saved     reflector.Position
+	savedZone string
+	floor     map[string]uint64 // see [sliceSource.goOn]
 }
 
 // covers reports whether src delivers sl. A nil src, the source of manifests, delivers all
@@ -138,6 +143,9 @@ func (src *sliceSource) covers(sl *slice) bool {
 		return true
 	case src.ns != nil:
 		return namespaceOf(sl.key) == src.ns.label
+	case src.names != nil:
+		_, ok := src.names[sl.key]
+		return ok
 	}
 	return src.only == anySlice || src.only == sl.class
 }
@@ -158,6 +166,8 @@ func (src *sliceSource) markComplete(version uint64) {
 	src.complete = true
 	if news && src.ns != nil {
 		src.ns.complete = true
+	}
+	if news && (src.ns != nil || src.names != nil) {
 		v.index.recompute()
 	}
 	v.mu.Unlock()
@@ -176,9 +186,10 @@ type sliceManager struct {
 	// reflect runs a reflector for src until ctx ends.
 	reflect func(ctx context.Context, src *sliceSource)
 
-	// sources are the current ones by the namespace's label in wire form, or by one of the
+	// sources are the current ones by the namespace's label in wire form, by the key in names, or by one of the
 	// constants below, which are no such labels.
 	sources    map[string]*sliceSource
+	names      nameSources
 	reconciled bool // all desired sources were complete once
 	reflectors sync.WaitGroup
 }
@@ -238,7 +249,8 @@ const rejectionCheck = time.Second
 func (k *sliceManager) reconcile(ctx context.Context) {
 	// What is in use is only known when these are listed.
 	known := k.view.listed[services].Load() && k.view.knowsPods()
-	desired := k.view.desiredSources()
+	desired := k.desiredSources()
+	k.stopSources(desired, func(src *sliceSource) bool { return src.names != nil && !src.complete })
 	k.startSources(ctx, desired)
 	k.publishLevel()
 	if !k.complete(desired) {
@@ -248,7 +260,7 @@ func (k *sliceManager) reconcile(ctx context.Context) {
 		k.reconciled = true
 		k.dropRestored()
 	}
-	k.stopSources(desired)
+	k.stopSources(desired, func(*sliceSource) bool { return true })
 	if known {
 		k.view.setListed(endpointSlices)
 	}
@@ -268,18 +280,22 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 			k.sources = make(map[string]*sliceSource)
 		}
 		class, wide := classOf[key]
-		src := &sliceSource{view: k.view, key: key, only: class}
+		src := &sliceSource{view: k.view, key: key, only: class, names: k.names.sets[key]}
 		var follow context.Context
 		follow, src.cancel = context.WithCancel(ctx)
 		k.view.mu.Lock()
 		k.view.index.sources = append(k.view.index.sources, src)
-		if !wide && key != allSource {
+		switch {
+		case src.names != nil:
+			src.complete = k.view.index.hasRestored(src.names)
+			src.goOn()
+		case !wide && key != allSource:
 			src.ns = k.view.index.ensureNamespace(key)
 			src.ns.sourceCount++
 			src.complete = src.ns.complete // from a saved view
 		}
 		if p, ok := k.view.saved[sourceKey{endpointSlices, key}]; ok {
-			src.complete, src.version, src.saved = true, p.Version, p
+			src.complete, src.version, src.saved, src.savedZone = true, p.Version, p, k.view.savedZone
 		}
 		k.view.mu.Unlock()
 		k.sources[key] = src
@@ -320,6 +336,10 @@ func (k *sliceManager) dropRestored() {
 				ns.complete, lost = false, true
 			}
 		}
+		for key := range x.restored {
+			lost = lost || x.nameSource(key) == nil
+		}
+		x.restored = nil
 		x.recompute()
 		maps.DeleteFunc(k.view.saved, func(key sourceKey, _ reflector.Position) bool { return key.Resource == endpointSlices })
 		return lost // the zone may change unseen, and its serial is that of a transfer
@@ -327,12 +347,12 @@ func (k *sliceManager) dropRestored() {
 	k.dropUncovered()
 }
 
-// stopSources stops the sources that are not desired, and drops the slices that only they
+// stopSources stops the sources that are not desired and for which stop returns true. It drops the slices that only they
 // covered.
-func (k *sliceManager) stopSources(desired []string) {
+func (k *sliceManager) stopSources(desired []string, stop func(*sliceSource) bool) {
 	var ended []*sliceSource
 	for key, src := range k.sources {
-		if !slices.Contains(desired, key) {
+		if !slices.Contains(desired, key) && stop(src) {
 			ended = append(ended, src)
 			delete(k.sources, key)
 		}
@@ -348,7 +368,9 @@ func (k *sliceManager) stopSources(desired []string) {
 		x.recompute()
 		return k.view.serial.reserved.Load() // the zone may change unseen
 	})
-	k.dropUncovered()
+	if k.reconciled {
+		k.dropUncovered()
+	}
 	for _, src := range ended {
 		src.cancel()
 	}
@@ -371,5 +393,21 @@ func (k *sliceManager) covers(sl *slice) bool {
 	if k.sources[allSource] != nil || k.sources[namespaceOf(sl.key)] != nil {
 		return true
 	}
-	return slices.ContainsFunc(wideSources, func(key string) bool { return k.sources[key] != nil && classOf[key] == sl.class })
+	for _, src := range k.sources {
+		if src.ns == nil && src.covers(sl) {
+			return true
+		}
+	}
+	return false
+}
+
+// desiredSources returns the keys of the sources that are needed.
+func (k *sliceManager) desiredSources() []string {
+	keys, used := k.view.desiredSources()
+	for key, set := range k.view.savedSources {
+		k.names.restore(key, set)
+		delete(k.view.savedSources, key)
+	}
+	k.names.plan(used, k.view.scope.tick.Load())
+	return slices.AppendSeq(keys, maps.Keys(k.names.sets))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -72,6 +73,8 @@ func (s *service) listBytes() int {
 type serviceSlices struct {
 	slices   []*slice // by name, without those that are withheld
 	withheld int      // the number of slices that are
+	// used is the last tick in which a query needed the slices.
+	used *atomic.Uint32
 }
 
 // trafficDistribution is a Service's preference for near endpoints.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,11 +42,22 @@ type sliceReader struct {
 	*handler
 	ctx  context.Context
 	next int // of the log; -1 before the list
+	at   atomic.Uint64
 }
+
+// Position implements the follower of a source.
+func (s *sliceReader) Position() reflector.Position { return reflector.Position{Version: s.at.Load()} }
 
 // reflect is a sliceManager's; it returns when ctx ends.
 func (a *sliceServer) reflect(ctx context.Context, src *sliceSource) {
 	s := &sliceReader{handler: &handler{view: src.view, resource: endpointSlices, source: src}, ctx: ctx, next: -1}
+	src.view.mu.Lock()
+	src.follower = follower{reflector: s}
+	if src.saved.Version > 0 {
+		s.next = int(src.saved.Version)
+		s.at.Store(src.saved.Version)
+	}
+	src.view.mu.Unlock()
 	a.mu.Lock()
 	a.open = append(a.open, s)
 	a.mu.Unlock()
@@ -68,6 +80,7 @@ func (a *sliceServer) write(es *discoveryv1.EndpointSlice, gone bool) {
 // sees reports whether the source covers es.
 func (s *sliceReader) sees(es *discoveryv1.EndpointSlice) bool {
 	return (s.source.ns == nil || s.source.ns.label[1:] == es.Namespace) &&
+		(s.source.names == nil || slices.Contains(s.source.names.names(), es.Labels[discoveryv1.LabelServiceName])) &&
 		(s.source.only == anySlice || s.source.only == classOfSlice(es.Labels))
 }
 
@@ -86,6 +99,7 @@ func (a *sliceServer) advance(s *sliceReader) bool {
 				now[e.slice.Namespace+"/"+e.slice.Name] = e.slice
 			}
 		}
+		s.at.Store(0)
 		s.BeginList()
 		for _, es := range now {
 			if s.sees(es) {
@@ -94,6 +108,7 @@ func (a *sliceServer) advance(s *sliceReader) bool {
 		}
 		s.EndList(a.version)
 		s.next = len(a.log)
+		s.at.Store(a.version)
 		return true
 	}
 	if s.next == len(a.log) {
@@ -113,6 +128,7 @@ func (a *sliceServer) advance(s *sliceReader) bool {
 	case before:
 		s.Delete(e.slice)
 	}
+	s.at.Store(uint64(s.next))
 	return true
 }
 
@@ -251,20 +267,24 @@ func (l *sliceLab) want(name, addrs string) {
 	}
 }
 
-// sources returns the current sources, those of levelWide as "wide".
+// sources returns the current sources: those of levelWide as "wide", of single Services their namespaces, and of whole namespaces these with a star.
 func (l *sliceLab) sources() string {
 	var cluster, local []string
-	for key := range l.keep.sources {
-		if key == allSource || slices.Contains(wideSources, key) {
+	for key, src := range l.keep.sources {
+		if src.names != nil {
+			for service := range src.names {
+				local = append(local, namespaceOf(service)[1:])
+			}
+		} else if key == allSource || slices.Contains(wideSources, key) {
 			cluster = append(cluster, map[bool]string{true: "all", false: "wide"}[key == allSource])
 		} else {
-			local = append(local, key[1:])
+			local = append(local, key[1:]+"*")
 		}
 	}
 	slices.Sort(cluster)
 	cluster = slices.Compact(cluster)
 	slices.Sort(local)
-	return strings.Join(append(cluster, local...), " ")
+	return strings.Join(append(cluster, slices.Compact(local)...), " ")
 }
 
 func (l *sliceLab) wantSources(want string) {
@@ -351,7 +371,7 @@ func TestScopeUnlabelledSlices(t *testing.T) {
 			l.want("bare.a.svc.cluster.local", "10.1.0.1")
 			l.want("mirrored.b.svc.cluster.local", "10.1.0.2")
 			l.want("plain.c.svc.cluster.local", "10.1.0.3")
-			want := map[string]string{"node": "a b c", "wide": "wide a b", "all": "all"}[name]
+			want := map[string]string{"node": "a b c", "wide": "wide a* b*", "all": "all"}[name]
 			l.wantSources(want)
 		})
 	}
@@ -389,7 +409,7 @@ func TestScopeForeignSlice(t *testing.T) {
 			l.reconcile()
 			l.want("db.a.svc.cluster.local", "10.1.0.2")
 			if strings.HasPrefix(name, "wide") {
-				if l.view.index.slices["a/web-1"] != nil && !strings.HasSuffix(l.sources(), "a") {
+				if l.view.index.slices["a/web-1"] != nil && !strings.HasSuffix(l.sources(), "a*") {
 					t.Error("a slice of a Service with a cluster IP is in view")
 				}
 			}
@@ -470,10 +490,16 @@ func TestScopeReverse(t *testing.T) {
 		}
 	}
 	check("1.0.0.10.in-addr.arpa", Answered)
+	l.wantSources("a")
+	check("1.0.1.10.in-addr.arpa", Incomplete)
+	q := parsed(t, "1.0.1.10.in-addr.arpa", dns.TypePTR)
+	l.view.requestWholeCluster(l.zone.lookup(q.Name(), l.zone.origin(q.Name()), nil))
+	l.reconcile()
+	l.wantSources("a a*")
 	check("1.0.1.10.in-addr.arpa", Answered)
 	check("2.0.1.10.in-addr.arpa", Incomplete)
 	check("9.9.9.9.in-addr.arpa", Incomplete)
-	q := parsed(t, "2.0.1.10.in-addr.arpa", dns.TypePTR)
+	q = parsed(t, "2.0.1.10.in-addr.arpa", dns.TypePTR)
 	waited := make(chan error)
 	go func() { waited <- l.zone.Await(l.ctx, &q) }()
 	for l.view.scope.reverseUsed.Load() == 0 {
@@ -507,30 +533,38 @@ func TestAwaitEnds(t *testing.T) {
 func TestScopeNeverGuesses(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 3))
+		onlyNames := seed%3 == 0 // then no answer is older than the one before
 		l := newLab(t, func(c *config.Kubernetes) {
 			c.ScopeMax = 1 + rng.IntN(3)
-			if rng.IntN(4) == 0 {
+			if onlyNames {
+				c.ScopeMax = 10
+			} else if rng.IntN(4) == 0 {
 				c.Scope = config.ScopeCluster
 			}
 		})
-		const many = 5
+		const many = 9
 		truth := map[string][]string{} // what each name has been, the last one now
-		name := func(i int) string { return fmt.Sprintf("db.ns%d.svc.cluster.local", i) }
+		seen := map[string]int{}       // how far an answer has been, if a watch was all it took
+		service := func(i int) string { return []string{"db", "web"}[i%2] }
+		space := func(i int) string { return fmt.Sprintf("ns%d", i/2) }
+		name := func(i int) string { return service(i) + "." + space(i) + ".svc.cluster.local" }
 		for i := range many {
-			l.service(fmt.Sprintf("ns%d", i), "db", rng.IntN(2) == 0)
+			l.service(space(i), service(i), rng.IntN(2) == 0)
 			truth[name(i)] = []string{"-"}
 		}
-		for range 150 {
+		for n := range 150 {
 			i := rng.IntN(many)
-			ns := fmt.Sprintf("ns%d", i)
-			switch rng.IntN(8) {
+			ns := space(i)
+			switch rng.IntN(9) {
 			case 0:
-				addr := fmt.Sprintf("10.1.%d.%d", i, rng.IntN(250))
-				l.slice(ns, "db", rng.IntN(2) == 0, addr)
+				addr := fmt.Sprintf("10.%d.%d.%d", i, n, rng.IntN(250))
+				l.slice(ns, service(i), rng.IntN(2) == 0, addr)
 				truth[name(i)] = append(truth[name(i)], addr)
 			case 1:
-				l.api.write(makeSlice(ns, "db", "db-1"), true)
+				l.api.write(makeSlice(ns, service(i), service(i)+"-1"), true)
 				truth[name(i)] = append(truth[name(i)], "-")
+			case 8:
+				l.view.scope.tick.Add(1) // sources of names are merged
 			case 2:
 				l.keep.reconcile(l.ctx)
 				l.awaitSynced()
@@ -550,8 +584,13 @@ func TestScopeNeverGuesses(t *testing.T) {
 					l.api.advance(s)
 				}
 			default:
-				if got := l.addrs(name(i)); got != "?" && !slices.Contains(truth[name(i)], got) {
-					t.Fatalf("seed %d: %s: %q, which it never was: %q", seed, name(i), got, truth[name(i)])
+				got := l.addrs(name(i))
+				at := slices.Index(truth[name(i)][seen[name(i)]:], got)
+				if got != "?" && at < 0 && (onlyNames || !slices.Contains(truth[name(i)], got)) {
+					t.Fatalf("seed %d: %s: %q, which it never was since %d: %q", seed, name(i), got, seen[name(i)], truth[name(i)])
+				}
+				if onlyNames && got != "?" {
+					seen[name(i)] += at
 				}
 			}
 		}

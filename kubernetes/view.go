@@ -82,6 +82,7 @@ type View struct {
 	// savedAnnotations the annotations of its Namespaces.
 	saved            map[sourceKey]reflector.Position
 	savedZone        string
+	savedSources     map[string]serviceSet // the sources of single Services in the saved view
 	savedAnnotations map[string]string
 	// followers are the reflectors but those of slices, which their sources have.
 	followers [numResources]follower
@@ -177,7 +178,7 @@ func newView(opts Options) *View {
 		faults:        faultLog{seed: maphash.MakeSeed()},
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
 		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod, opts.PodLabels), annotations: newAnnotations(opts.ObserveNamespace),
-		saved: make(map[sourceKey]reflector.Position), savedAnnotations: make(map[string]string),
+		saved: make(map[sourceKey]reflector.Position), savedAnnotations: make(map[string]string), savedSources: make(map[string]serviceSet),
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
 		},
@@ -377,12 +378,13 @@ func (v *View) requestReconcile() {
 }
 
 // requestWholeCluster makes the view watch all that m, which is incomplete, depends on,
-// unless that is a single namespace.
+// unless that is a single namespace or Service.
 func (v *View) requestWholeCluster(m match) {
 	switch {
 	case m.node != incomplete || m.svc != nil:
 	case m.pod:
 		v.scope.allPodsOnce.Do(func() { close(v.scope.allPodsNeeded) })
+	case m.addr.size > 0 && v.requireReverse(addrKeyOf(string(m.addr.bytes[:m.addr.size]))):
 	default:
 		v.scope.reverseUsed.Store(v.scope.tick.Load())
 		v.requestReconcile()
@@ -438,7 +440,7 @@ func (v *View) noteFaults(r resource, ns, name string, f *faults) {
 // pruneFaults forgets the faults of objects that are not in the list of s.
 func (v *View) pruneFaults(s *handler) {
 	v.faults.clearMissing(v.now(), s.resource, func(ns, name string) bool {
-		if s.source != nil && s.source.ns != nil && s.source.ns.label[1:] != ns {
+		if s.source != nil && (s.source.names != nil || s.source.ns != nil && s.source.ns.label[1:] != ns) {
 			return false
 		}
 		_, ok := s.seen[s.indexKey(ns, name)]

@@ -46,6 +46,7 @@ func (v *View) Stats() Stats {
 		}
 		s.Sources += ns.sourceCount
 	}
+	s.Sources += v.index.namedNamespaces()
 	s.Services, s.Endpoints = v.index.serviceCount, v.index.endpointCount
 	return s
 }
@@ -231,8 +232,12 @@ func (v *View) requireSlices(s *service, b *Budget) bool {
 		return s.complete
 	}
 	ns, sc := s.ns, v.scope
-	if epoch := sc.tick.Load(); ns.lastUsed.Load() != epoch {
-		ns.lastUsed.Store(epoch)
+	tick := sc.tick.Load()
+	if ns.lastUsed.Load() != tick {
+		ns.lastUsed.Store(tick)
+	}
+	if s.used.Load() != tick {
+		s.used.Store(tick)
 	}
 	if s.kind == clusterIP && !ns.needsUnlabelled.Load() {
 		ns.needsUnlabelled.Store(true)
@@ -263,25 +268,57 @@ func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query
 	}
 }
 
-// desiredSources returns the keys of the sources that are needed. A level is left for a
+// desiredSources returns the keys of the sources that are needed, and the Services that need sources besides. A level is left for a
 // lower one only at half the use that led to it, to avoid flapping.
-func (v *View) desiredSources() []string {
+func (v *View) desiredSources() (keys []string, names serviceSet) {
 	sc := v.scope
 	used, gaps, at := v.namespacesInUse()
-	most := func(l level) int {
+	most := func(l level, bound int) int {
 		if at >= l {
-			return int(sc.maxNamespaces.Load()) / 2
+			return bound / 2
 		}
-		return int(sc.maxNamespaces.Load())
+		return bound
 	}
-	wide := sc.cluster || len(used) > most(levelWide)
+	maxNamespaces := int(sc.maxNamespaces.Load())
+	wide := sc.cluster || len(used) > most(levelWide, maxNamespaces)
+	if !wide {
+		keys, names = v.servicesInUse()
+		wide = names.selectorBytes() > most(levelWide, (maxNameSources-1)*maxSelectorBytes)
+	}
 	switch {
-	case sc.cluster && sc.all, sc.usedRecently(sc.reverseUsed.Load()), wide && len(gaps) > most(levelAll):
-		return []string{allSource}
+	case sc.cluster && sc.all, sc.usedRecently(sc.reverseUsed.Load()), wide && len(gaps) > most(levelAll, maxNamespaces):
+		return []string{allSource}, nil
 	case wide:
-		return append(gaps, wideSources...)
+		return append(gaps, wideSources...), nil
 	}
-	return used
+	return keys, names
+}
+
+// servicesInUse returns the labels of the namespaces of which all slices are in use, and the Services of others whose slices are: those that queries needed,
+// and, if the selectors have room for them, the headless ones in namespaces of this node's pods.
+func (v *View) servicesInUse() (whole []string, names serviceSet) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for label, ns := range v.index.namespaces {
+		if ns.exists() && v.scope.usedRecently(ns.reverseUsed.Load()) {
+			whole = append(whole, label)
+		}
+	}
+	asked, about := serviceSet{}, serviceSet{}
+	for key, s := range v.index.services {
+		switch {
+		case s.kind == orphan || s.kind == externalName:
+		case v.scope.usedRecently(s.used.Load()):
+			asked[key] = struct{}{}
+			about[key] = struct{}{}
+		case s.kind == headless && s.ns.nodePods > 0:
+			about[key] = struct{}{}
+		}
+	}
+	if about.selectorBytes() <= maxSelectorBytes {
+		return whole, about
+	}
+	return whole, asked
 }
 
 // namespacesInUse returns the labels of the namespaces in use, those of the namespaces

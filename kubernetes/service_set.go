@@ -1,0 +1,216 @@
+package kubernetes
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
+)
+
+// serviceSet is a set of Services by their serviceKey. It is immutable once a source has it.
+type serviceSet map[string]struct{}
+
+const (
+	// namesPrefix begins the keys of sources of single Services. It is no label in wire form, whose first byte is 63 at most.
+	namesPrefix = "names/"
+	// maxSelectorBytes bounds the names in the label selector of a source. Load balancers in front of API servers accept
+	// requests of 8 KiB.
+	maxSelectorBytes = 4 << 10
+	// maxNameSources bounds the sources of single Services. One is left for Services that come into use between merges.
+	maxNameSources = 4
+)
+
+// names returns the names of the Services, each once: they are the values of the label selector.
+func (s serviceSet) names() []string {
+	var list []string
+	for key := range s {
+		list = append(list, serviceNameOf(key))
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// serviceNameOf returns the name of the Service with that key.
+func serviceNameOf(key string) string { return key[1 : 1+key[0]] }
+
+// selectorBytes is what the names take in a URL, each with an escaped comma.
+func (s serviceSet) selectorBytes() (n int) {
+	for _, name := range s.names() {
+		n += len(name) + len("%2C")
+	}
+	return n
+}
+
+// pack divides s into sets that fit into a label selector. Services of one name are together.
+func (s serviceSet) pack() (list []serviceSet) {
+	var last string
+	used := 0
+	for _, key := range slices.Sorted(maps.Keys(s)) { // a key begins with the name
+		name := serviceNameOf(key)
+		if size := len(name) + len("%2C"); name != last {
+			if used += size; len(list) == 0 || used > maxSelectorBytes {
+				list, used = append(list, serviceSet{}), size
+			}
+			last = name
+		}
+		list[len(list)-1][key] = struct{}{}
+	}
+	return list
+}
+
+// nameSources are the sources of single Services that a sliceManager wants. Services that come into use get a source together. At a tick the
+// sources are merged, because each takes the API server as much memory whatever it asks for.
+type nameSources struct {
+	sets   map[string]serviceSet // by the source's key
+	number int                   // of the last key
+	merged uint32                // the tick of the last merge
+}
+
+// plan makes n the sources for the Services in use. tick is the present one.
+func (n *nameSources) plan(used serviceSet, tick uint32) {
+	fresh, unused := maps.Clone(used), false
+	for _, set := range n.sets {
+		for key := range set {
+			_, ok := used[key]
+			unused = unused || !ok
+			delete(fresh, key)
+		}
+	}
+	if len(n.sets) == 0 {
+		n.merged = tick
+	}
+	groups := fresh.pack()
+	if unused && len(used) == 0 || (unused || len(n.sets) > 1) && tick != n.merged || len(groups) > 0 && len(n.sets)+len(groups) > maxNameSources {
+		n.merged = tick
+		n.merge(used, fresh)
+	}
+	for _, set := range groups {
+		n.add(set)
+	}
+}
+
+// merge replaces the sources by as few as possible for the Services in use that they have, those that are not fresh.
+func (n *nameSources) merge(used, fresh serviceSet) {
+	have := serviceSet{}
+	for key := range used {
+		if _, ok := fresh[key]; !ok {
+			have[key] = struct{}{}
+		}
+	}
+	old := n.sets
+	n.sets = nil
+next:
+	for _, set := range have.pack() {
+		for key, same := range old {
+			if maps.Equal(same, set) {
+				n.put(key, set)
+				continue next
+			}
+		}
+		n.add(set)
+	}
+}
+
+// add adds a source.
+func (n *nameSources) add(set serviceSet) {
+	n.number++
+	n.put(namesPrefix+strconv.Itoa(n.number), set)
+}
+
+func (n *nameSources) put(key string, set serviceSet) {
+	if n.sets == nil {
+		n.sets = make(map[string]serviceSet)
+	}
+	n.sets[key] = set
+}
+
+// restore adds a source of a saved view.
+func (n *nameSources) restore(key string, set serviceSet) {
+	n.put(key, set)
+	if number, err := strconv.Atoi(key[len(namesPrefix):]); err == nil {
+		n.number = max(n.number, number)
+	}
+}
+
+// goOn lets a new source of single Services go on from where the sources are that have these now, if they have all of them. Their versions differ: it goes on
+// from the lowest. Of each Service it gets again what has been in view, up to the version in floor. The view's lock is held.
+func (src *sliceSource) goOn() {
+	var from reflector.Position
+	floor := make(map[string]uint64, len(src.names))
+	for key := range src.names {
+		p, version := src.view.progress(key)
+		if p.Version == 0 {
+			return
+		}
+		if from.Version == 0 || p.Version < from.Version {
+			from = p
+		}
+		floor[key] = version
+	}
+	src.complete, src.version, src.saved, src.savedZone, src.floor = true, from.Version, from, src.view.zoneOf(endpointSlices), floor
+}
+
+// progress returns how far the furthest complete source of the single Service of that key has got, the zero Position if none can be gone on from, and up to
+// which version its slices have been in view. The view's lock is held.
+func (v *View) progress(key string) (p reflector.Position, version uint64) {
+	for _, src := range v.index.sources {
+		_, ok := src.names[key]
+		if !ok || !src.complete || src.outdated || src.follower.reflector == nil || src.follower.zone != v.zoneOf(endpointSlices) {
+			continue
+		}
+		if at := src.follower.reflector.Position(); at.Version > p.Version {
+			p = at
+		}
+		version = max(version, p.Version, src.floor[key])
+	}
+	return p, version
+}
+
+// repeats reports whether src gets again what had been in view before, of a Service at a version.
+func (src *sliceSource) repeats(key string, version uint64) bool {
+	return !src.outdated && version <= src.floor[key]
+}
+
+// isBehind reports whether src, at that version, does not have all yet that had been in view before.
+func (src *sliceSource) isBehind(version uint64) bool {
+	for _, floor := range src.floor {
+		if version < floor {
+			return true
+		}
+	}
+	return false
+}
+
+// nameSource returns a complete source of the single Service of that key, nil if there is none.
+func (x *index) nameSource(key string) *sliceSource {
+	for _, src := range x.sources {
+		if _, ok := src.names[key]; ok && src.complete {
+			return src
+		}
+	}
+	return nil
+}
+
+// hasRestored reports whether the slices of all Services in set are in view from a saved view.
+func (x *index) hasRestored(set serviceSet) bool {
+	for key := range set {
+		if _, ok := x.restored[key]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// namedNamespaces returns the number of namespaces in which slices of single Services are watched, and that have no source of their own.
+func (x *index) namedNamespaces() int {
+	found := map[string]struct{}{}
+	for _, src := range x.sources {
+		for key := range src.names {
+			if ns := x.namespaces[namespaceOf(key)]; ns != nil && ns.sourceCount == 0 {
+				found[ns.label] = struct{}{}
+			}
+		}
+	}
+	return len(found)
+}

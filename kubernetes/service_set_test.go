@@ -1,0 +1,170 @@
+// Internal: drives the sources of single Services.
+
+package kubernetes
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
+)
+
+// nameSets returns how many sources of single Services there are, and for how many Services.
+func (l *sliceLab) nameSets() (sources, services int) {
+	for _, src := range l.keep.sources {
+		if src.names != nil {
+			sources++
+			services += len(src.names)
+		}
+	}
+	return sources, services
+}
+
+// Services that come into use get sources, which a tick makes one that goes on without a list, and no answer goes back to what has been.
+func TestNameSourcesMerge(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	const most = maxNameSources - 1
+	for i := range most {
+		ns := fmt.Sprintf("ns%d", i)
+		l.service(ns, "db", true)
+		l.slice(ns, "db", true, fmt.Sprintf("10.1.0.%d", i))
+		_ = l.addrs("db." + ns + ".svc.cluster.local")
+		l.reconcile()
+		if sources, services := l.nameSets(); sources != i+1 || services != i+1 {
+			t.Errorf("%d sources of %d Services, want %d", sources, services, i+1)
+		}
+	}
+	behind := l.keep.sources[namesPrefix+"2"]
+	l.slice("ns1", "db", true, "10.1.1.1")
+	l.slice("ns0", "db", true, "10.1.1.0")
+	l.slice("ns0", "db", true, "10.1.2.0")
+	for _, s := range l.api.open { // all but one have all
+		for s.source != behind && l.api.advance(s) {
+		}
+	}
+	l.want("db.ns0.svc.cluster.local", "10.1.2.0")
+	l.view.scope.tick.Add(1)
+	l.keep.reconcile(l.ctx)
+	l.awaitSynced()
+	if sources, services := l.nameSets(); sources != 1 || services != most {
+		t.Fatalf("%d sources of %d Services, want 1 of %d", sources, services, most)
+	}
+	l.want("db.ns1.svc.cluster.local", "10.1.0.1")
+	merged := l.api.open[0]
+	if merged.next < 0 {
+		t.Fatal("the source lists")
+	}
+	l.view.mu.RLock()
+	count(t, len(l.view.positions()), 0, "positions of a source that is behind")
+	l.view.mu.RUnlock()
+	for l.api.advance(merged) {
+		l.want("db.ns0.svc.cluster.local", "10.1.2.0")
+	}
+	l.want("db.ns1.svc.cluster.local", "10.1.1.1")
+	l.view.mu.RLock()
+	count(t, len(l.view.positions()), 1, "positions")
+	l.view.mu.RUnlock()
+	l.api.write(makeSlice("ns0", "db", "db-1"), true)
+	l.api.drain()
+	l.want("db.ns0.svc.cluster.local", "-")
+}
+
+// While the API server is away, Services that come into use don't pile up sources.
+func TestNameSourcesWithoutServer(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	for i := range 30 {
+		ns := fmt.Sprintf("ns%d", i)
+		l.service(ns, "db", true)
+		_ = l.addrs("db." + ns + ".svc.cluster.local")
+		l.keep.reconcile(l.ctx)
+		if sources, services := l.nameSets(); sources > maxNameSources || services != i+1 {
+			t.Fatalf("%d sources of %d Services, want %d", sources, services, i+1)
+		}
+	}
+}
+
+// A set of Services is divided so that each selector fits into a URL. Beyond that the view is wide.
+func TestServiceSetPack(t *testing.T) {
+	name := func(i int) string { return fmt.Sprintf("%s-%03d", strings.Repeat("x", 50), i) }
+	set := serviceSet{}
+	for i := range 200 {
+		for _, ns := range []string{"a", "b"} {
+			key, _ := serviceKey(name(i), ns)
+			set[key] = struct{}{}
+		}
+	}
+	total := 0
+	for _, part := range set.pack() {
+		total += len(part)
+		if n := part.selectorBytes(); n > maxSelectorBytes {
+			t.Errorf("the names of a source take %d bytes", n)
+		}
+	}
+	count(t, total, 400, "Services")
+	count(t, len(set.pack()), 3, "sources")
+
+	l := newLab(t, func(*config.Kubernetes) {})
+	for i := range 300 {
+		l.service("a", name(i), true)
+		_ = l.addrs(name(i) + ".a.svc.cluster.local")
+	}
+	l.reconcile()
+	l.wantSources("wide a*") // no slice has the headless label
+}
+
+// A source of single Services gets the slices of Services of the same name, too, and ignores them; a slice whose label changes from one of its Services to
+// such a one disappears.
+func TestNameSourceIgnoresOthers(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	l.service("a", "db", true)
+	l.service("b", "db", true)
+	l.service("a", "web", true)
+	l.service("b", "web", true)
+	l.slice("a", "db", true, "10.1.0.1")
+	l.slice("b", "db", true, "10.1.0.2")
+	for _, name := range []string{"db.a", "web.b"} {
+		_ = l.addrs(name + ".svc.cluster.local")
+	}
+	l.reconcile()
+	count(t, len(l.view.index.slices), 1, "slices")
+	l.want("db.a.svc.cluster.local", "10.1.0.1")
+	moved := makeSlice("a", "web", "db-1", "10.1.0.1")
+	l.api.write(moved, false)
+	l.api.drain()
+	l.want("db.a.svc.cluster.local", "-")
+	l.want("web.a.svc.cluster.local", "?")
+	count(t, len(l.view.index.slices), 0, "slices")
+	l.reconcile()
+	l.want("web.a.svc.cluster.local", "10.1.0.1")
+}
+
+// After versions were set back, a source that goes on from others takes what it gets.
+func TestNameSourceSetBack(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	for i := range 2 {
+		ns := fmt.Sprintf("ns%d", i)
+		l.service(ns, "db", true)
+		l.slice(ns, "db", true, "10.1.0.1")
+		_ = l.addrs("db." + ns + ".svc.cluster.local")
+		l.reconcile()
+	}
+	for i := range 9 {
+		l.slice("ns0", "db", true, fmt.Sprintf("10.1.1.%d", i))
+	}
+	l.api.advance(l.api.open[0])
+	l.view.scope.tick.Add(1)
+	l.keep.reconcile(l.ctx)
+	l.awaitSynced()
+	merged := l.api.open[0]
+	l.view.noteSetBack(reflector.SetBack{Resource: "endpointslices", Seen: 11, Listed: 2})
+	l.api.back(2)
+	merged.next = -1
+	l.slice("ns0", "db", true, "10.1.2.1")
+	l.api.drain()
+	l.want("db.ns0.svc.cluster.local", "10.1.2.1")
+	l.slice("ns0", "db", true, "10.1.2.2")
+	l.api.drain()
+	l.want("db.ns0.svc.cluster.local", "10.1.2.2")
+}
