@@ -5,11 +5,11 @@
 //
 //	API server ──▶ reflector ──▶ handler ──▶ index ──▶ Zone.Answer ──▶ reply
 //	                   ▲                       │
-//	             sliceManager ◀── slices of a namespace are needed (scope.go)
+//	             sliceManager ◀── slices of a Service are needed (scope.go)
 //
 // A [View] is one cluster as the DNS of one node needs it: all Services and Namespaces (of
 // the latter only the metadata), the pods of the node, and the EndpointSlices of the
-// namespaces in use. Slices are most of a cluster's changes, and a node's pods use few of
+// Services in use. Slices are most of a cluster's changes, and a node's pods use few of
 // them.
 //
 // A reflector (package reflector) lists and watches a resource. Each object goes to its
@@ -31,8 +31,9 @@
 //
 // # Which EndpointSlices are in view
 //
-// The sliceManager starts and stops the sources of slices. There are three levels: one
-// source for each namespace in use; if there are too many, one source for the cluster's
+// The sliceManager starts and stops the sources of slices. There are three levels: sources
+// for the names of the Services in use (service_set.go), and one for each namespace whose
+// pods' reverse names are; if there are too many, one source for the cluster's
 // slices with the label of headless Services and one for those that have neither that label
 // nor that of the slice controller, plus sources for namespaces where these are not
 // sufficient; or one source for all slices. When the level changes, the old sources
@@ -57,7 +58,7 @@
 // [View.Endpoints] returns the ready endpoints of a Service for
 // `forward . k8s:NAMESPACE/NAME`, the nearest first and at most 16, and a channel that is
 // closed when they change. It is also closed each sixteenth of `scope_idle`: a caller that
-// asks again keeps the namespace in view.
+// asks again keeps the Service in view.
 //
 // # The order of addresses
 //

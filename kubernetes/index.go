@@ -273,16 +273,26 @@ func (x *index) publish(key string, s *service) {
 	if s.ns == nil {
 		s.ns = x.ensureNamespace(namespaceOf(key))
 	}
-	if s.used == nil {
-		s.used = new(atomic.Uint32)
-	}
+	s.ensureUsed()
 	s.ns.countService(s, 1)
 	s.complete = x.isComplete(key, s)
-	s.ready = slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.addrs != "" })
+	s.ready = s.isReady()
 	if s.kind == headless {
 		s.updateHeadlessAddrs(old, x.nearestOnly)
 	}
 	x.services[key] = s
+}
+
+// ensureUsed makes the tick of the last use, which a service keeps for as long as its name is in the index.
+func (s *serviceSlices) ensureUsed() {
+	if s.used == nil {
+		s.used = new(atomic.Uint32)
+	}
+}
+
+// isReady reports whether a slice has a ready endpoint.
+func (s *serviceSlices) isReady() bool {
+	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.addrs != "" })
 }
 
 // putPod adds p or replaces the pod of that name.

@@ -42,22 +42,22 @@ func (v *View) zoneOf(r resource) string {
 // observed for is saved, so that pods are listed in any case. The view's lock is held.
 func (v *View) positions() map[sourceKey]reflector.Position {
 	all := make(map[sourceKey]reflector.Position)
-	add := func(r resource, scope string, f *follower, src *sliceSource) {
+	add := func(r resource, scope string, f *follower) {
 		if f.reflector == nil || f.zone != v.zoneOf(r) || r == namespaces && v.annotations == nil {
 			return
 		}
 		p := f.reflector.Position()
 		p.Newest = slices.DeleteFunc(p.Newest, func(o reflector.ObjectVersion) bool { return !isSavedVersion(o) })
-		if p.Version > 0 && (src == nil || !src.isBehind(p.Version)) {
+		if p.Version > 0 {
 			all[sourceKey{r, scope}] = p
 		}
 	}
 	for r := range v.followers {
-		add(resource(r), "", &v.followers[r], nil)
+		add(resource(r), "", &v.followers[r])
 	}
 	for _, src := range v.index.sources {
 		if src.complete && !src.outdated {
-			add(endpointSlices, src.key, &src.follower, src)
+			add(endpointSlices, src.key, &src.follower)
 		}
 	}
 	return all

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -104,10 +105,10 @@ type savedPosition struct {
 	Position reflector.Position
 }
 
-// savedSource is a source of single Services, with their keys, whose slices are all in the file.
+// savedSource is a source of single Services, whose slices are all in the file.
 type savedSource struct {
 	Key      string
-	Services []string
+	Services map[string]uint64 // the source's floor by their keys
 }
 
 // savedFault is an object with faults.
@@ -387,13 +388,12 @@ func (p *savedPosition) check() error {
 }
 
 func (s *savedSource) check(imported bool) error {
-	set := serviceSet{}
-	for _, key := range s.Services {
+	for key := range s.Services {
 		if !isLabels(key, 2) {
 			return invalid("key", key)
 		}
-		set[key] = struct{}{}
 	}
+	set := newServiceSet(slices.Collect(maps.Keys(s.Services)))
 	number, ok := strings.CutPrefix(s.Key, namesPrefix)
 	if _, err := strconv.ParseUint(number, 10, 32); !ok || err != nil || imported || len(set) == 0 || set.selectorBytes() > maxSelectorBytes {
 		return invalid("source", s.Key)

@@ -132,6 +132,12 @@ var invalidRecords = map[string]savedRecord{
 	"target too long":                {Service: &savedService{Key: "\x01s\x01n", Kind: externalName, Target: wire.Name(strings.Repeat("\x3f"+strings.Repeat("x", 63), 4) + "\x00")}},
 	"distance unknown":               {Service: &savedService{Key: "\x01s\x01n", Kind: headless, Nearest: preferSameNode + 1}},
 	"import of an alias":             {Service: &savedService{Key: "\x01s\x01n", Kind: externalName, Target: "\x03com\x00"}, Import: true},
+	"source of a namespace":          {Source: &savedSource{Key: "\x01n", Services: map[string]uint64{"\x01s\x01n": 1}}},
+	"source without a number":        {Source: &savedSource{Key: namesPrefix, Services: map[string]uint64{"\x01s\x01n": 1}}},
+	"source of nothing":              {Source: &savedSource{Key: namesPrefix + "1"}},
+	"source of a name cut off":       {Source: &savedSource{Key: namesPrefix + "1", Services: map[string]uint64{"\x01s\x05n": 1}}},
+	"source of imports":              {Source: &savedSource{Key: namesPrefix + "1", Services: map[string]uint64{"\x01s\x01n": 1}}, Import: true},
+	"source of too many names":       {Source: &savedSource{Key: namesPrefix + "1", Services: manyServices()}},
 	"slice of size 0":                {Slice: &savedSlice{Name: "n/b", Key: "\x01s\x01n", Addrs: "\x01\x02\x03\x04"}},
 	"slice of a negative size":       {Slice: &savedSlice{Name: "n/b", Key: "\x01s\x01n", Size: -4, Addrs: "\x01\x02\x03\x04"}},
 	"slice of size 5":                {Slice: &savedSlice{Name: "n/b", Key: "\x01s\x01n", Size: 5, Addrs: "\x01\x02\x03\x04\x05"}},
@@ -416,4 +422,14 @@ func queryName(t *testing.T, all []answers, name string, qtype uint16) {
 			t.Fatalf("the reply to %q %d can't be read: %v", name, qtype, err)
 		}
 	}
+}
+
+// manyServices returns the keys of more Services than a label selector has room for.
+func manyServices() map[string]uint64 {
+	keys := map[string]uint64{}
+	for i := range 100 {
+		key, _ := serviceKey(fmt.Sprintf("%s-%02d", strings.Repeat("x", 60), i), "n")
+		keys[key] = 0
+	}
+	return keys
 }

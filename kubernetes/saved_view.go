@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 	"unique"
@@ -172,7 +170,10 @@ func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 func (v savedView) sourceRecords() (list []func() savedRecord) {
 	for _, src := range v.index.sources {
 		if src.names != nil && src.complete {
-			rec := savedSource{src.key, slices.Sorted(maps.Keys(src.names))}
+			rec := savedSource{src.key, make(map[string]uint64, len(src.names))}
+			for key := range src.names {
+				rec.Services[key] = src.floor[key]
+			}
 			list = append(list, func() savedRecord { return savedRecord{Source: &rec} })
 		}
 	}
@@ -357,14 +358,7 @@ func (v savedView) putRecord(r *savedRecord) {
 	}
 	switch {
 	case r.Namespace != nil:
-		ns := x.ensureNamespace(r.Namespace.Label)
-		ns.hasObject, ns.complete = r.Namespace.Object, r.Namespace.Whole
-		if ns.complete {
-			ns.reverseUsed.Store(v.scope.tick.Load()) // so that it is watched again
-		}
-		if value := r.Namespace.ClientMetrics; value != "" {
-			v.savedAnnotations[r.Namespace.Label[1:]] = value
-		}
+		v.putNamespace(x.ensureNamespace(r.Namespace.Label), r.Namespace)
 	case r.Service != nil:
 		s := r.Service
 		rec := service{
@@ -381,14 +375,23 @@ func (v savedView) putRecord(r *savedRecord) {
 	case r.Position != nil:
 		v.saved[r.Position.Source] = r.Position.Position
 	case r.Source != nil:
-		set := serviceSet{}
-		for _, key := range r.Source.Services {
-			set[key] = struct{}{}
+		v.savedSources[r.Source.Key] = r.Source.Services
+		for key := range r.Source.Services {
 			x.restored[key] = struct{}{}
 		}
-		v.savedSources[r.Source.Key] = set
 	case r.Fault != nil:
 		v.faults.restore(faultKey{r.Fault.Resource, r.Fault.NS, r.Fault.Name})
+	}
+}
+
+// putNamespace sets the fields of ns.
+func (v savedView) putNamespace(ns *namespace, saved *savedNamespace) {
+	ns.hasObject, ns.complete = saved.Object, saved.Whole
+	if ns.complete {
+		ns.reverseUsed.Store(v.scope.tick.Load()) // so that it is watched again
+	}
+	if saved.ClientMetrics != "" {
+		v.savedAnnotations[ns.label[1:]] = saved.ClientMetrics
 	}
 }
 

@@ -227,6 +227,8 @@ func (k *sliceManager) run(ctx context.Context) {
 		var again <-chan time.Time
 		if !k.view.listed[endpointSlices].Load() {
 			again = time.After(rejectionCheck)
+		} else if wait := k.names.mergeIn(); wait > 0 {
+			again = time.After(wait)
 		}
 		select {
 		case <-again:
@@ -295,7 +297,7 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 			src.complete = src.ns.complete // from a saved view
 		}
 		if p, ok := k.view.saved[sourceKey{endpointSlices, key}]; ok {
-			src.complete, src.version, src.saved, src.savedZone = true, p.Version, p, k.view.savedZone
+			src.complete, src.version, src.saved, src.savedZone, src.floor = true, p.Version, p, k.view.savedZone, k.view.savedSources[key]
 		}
 		k.view.mu.Unlock()
 		k.sources[key] = src
@@ -404,9 +406,10 @@ func (k *sliceManager) covers(sl *slice) bool {
 // desiredSources returns the keys of the sources that are needed.
 func (k *sliceManager) desiredSources() []string {
 	keys, used := k.view.desiredSources()
-	for key, set := range k.view.savedSources {
-		k.names.restore(key, set)
-		delete(k.view.savedSources, key)
+	if k.names.tick == 0 {
+		for key, floor := range k.view.savedSources {
+			k.names.restore(key, floor)
+		}
 	}
 	k.names.plan(used, k.view.scope.tick.Load())
 	return slices.AppendSeq(keys, maps.Keys(k.names.sets))

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
@@ -19,7 +20,20 @@ const (
 	maxSelectorBytes = 4 << 10
 	// maxNameSources bounds the sources of single Services. One is left for Services that come into use between merges.
 	maxNameSources = 4
+	// mergeDelay is the time from the last Service that has come into use until sources are merged.
+	mergeDelay = 10 * time.Second
+	// maxNamesakes is how many Services of one name a source of single Services may get the slices of. An event that is sent in vain costs the API server some
+	// 50 µs; a watch of the namespace alone costs it 70 KiB.
+	maxNamesakes = 16
 )
+
+func newServiceSet(keys []string) serviceSet {
+	set := make(serviceSet, len(keys))
+	for _, key := range keys {
+		set[key] = struct{}{}
+	}
+	return set
+}
 
 // names returns the names of the Services, each once: they are the values of the label selector.
 func (s serviceSet) names() []string {
@@ -59,49 +73,64 @@ func (s serviceSet) pack() (list []serviceSet) {
 	return list
 }
 
-// nameSources are the sources of single Services that a sliceManager wants. Services that come into use get a source together. At a tick the
+// nameSources are the sources of single Services that a sliceManager wants. Services that come into use get a source together. After a while the
 // sources are merged, because each takes the API server as much memory whatever it asks for.
 type nameSources struct {
 	sets   map[string]serviceSet // by the source's key
 	number int                   // of the last key
-	merged uint32                // the tick of the last merge
+	tick   uint32                // of the last plan
+	due    time.Time             // when the sources will be merged; the zero Time for not
 }
 
 // plan makes n the sources for the Services in use. tick is the present one.
 func (n *nameSources) plan(used serviceSet, tick uint32) {
-	fresh, unused := maps.Clone(used), false
-	for _, set := range n.sets {
-		for key := range set {
-			_, ok := used[key]
-			unused = unused || !ok
-			delete(fresh, key)
-		}
-	}
-	if len(n.sets) == 0 {
-		n.merged = tick
-	}
+	kept, fresh, unused := n.compare(used)
+	ticked := n.tick != 0 && n.tick != tick
+	n.tick = tick
 	groups := fresh.pack()
-	if unused && len(used) == 0 || (unused || len(n.sets) > 1) && tick != n.merged || len(groups) > 0 && len(n.sets)+len(groups) > maxNameSources {
-		n.merged = tick
-		n.merge(used, fresh)
+	several := len(n.sets) > 1 && (ticked || !n.due.IsZero() && !time.Now().Before(n.due))
+	if several || unused && (ticked || len(used) == 0) || len(groups) > 0 && len(n.sets)+len(groups) > maxNameSources {
+		n.merge(kept)
 	}
 	for _, set := range groups {
 		n.add(set)
 	}
+	if len(groups) > 0 {
+		n.due = time.Now().Add(mergeDelay)
+	}
 }
 
-// merge replaces the sources by as few as possible for the Services in use that they have, those that are not fresh.
-func (n *nameSources) merge(used, fresh serviceSet) {
-	have := serviceSet{}
-	for key := range used {
-		if _, ok := fresh[key]; !ok {
-			have[key] = struct{}{}
+// mergeIn returns the time until the sources will be merged, 0 for not.
+func (n *nameSources) mergeIn() time.Duration {
+	if n.due.IsZero() || len(n.sets) < 2 {
+		return 0
+	}
+	return max(time.Until(n.due), time.Millisecond)
+}
+
+// compare returns which of the Services in use have a source and which have none, and whether a source has others.
+func (n *nameSources) compare(used serviceSet) (kept, fresh serviceSet, unused bool) {
+	kept, fresh = serviceSet{}, maps.Clone(used)
+	for _, set := range n.sets {
+		for key := range set {
+			if _, ok := used[key]; ok {
+				kept[key] = struct{}{}
+			} else {
+				unused = true
+			}
+			delete(fresh, key)
 		}
 	}
+	return kept, fresh, unused
+}
+
+// merge replaces the sources by as few as possible, for the Services kept.
+func (n *nameSources) merge(kept serviceSet) {
+	n.due = time.Time{}
 	old := n.sets
 	n.sets = nil
 next:
-	for _, set := range have.pack() {
+	for _, set := range kept.pack() {
 		for key, same := range old {
 			if maps.Equal(same, set) {
 				n.put(key, set)
@@ -126,8 +155,8 @@ func (n *nameSources) put(key string, set serviceSet) {
 }
 
 // restore adds a source of a saved view.
-func (n *nameSources) restore(key string, set serviceSet) {
-	n.put(key, set)
+func (n *nameSources) restore(key string, floor map[string]uint64) {
+	n.put(key, newServiceSet(slices.Collect(maps.Keys(floor))))
 	if number, err := strconv.Atoi(key[len(namesPrefix):]); err == nil {
 		n.number = max(n.number, number)
 	}
@@ -172,16 +201,6 @@ func (src *sliceSource) repeats(key string, version uint64) bool {
 	return !src.outdated && version <= src.floor[key]
 }
 
-// isBehind reports whether src, at that version, does not have all yet that had been in view before.
-func (src *sliceSource) isBehind(version uint64) bool {
-	for _, floor := range src.floor {
-		if version < floor {
-			return true
-		}
-	}
-	return false
-}
-
 // nameSource returns a complete source of the single Service of that key, nil if there is none.
 func (x *index) nameSource(key string) *sliceSource {
 	for _, src := range x.sources {
@@ -213,4 +232,18 @@ func (x *index) namedNamespaces() int {
 		}
 	}
 	return len(found)
+}
+
+// commonNames returns how many Services have each of the names in set.
+func (x *index) commonNames(set serviceSet) map[string]int {
+	n := make(map[string]int, len(set))
+	for key := range set {
+		n[serviceNameOf(key)] = 0
+	}
+	for key := range x.services {
+		if _, ok := n[serviceNameOf(key)]; ok {
+			n[serviceNameOf(key)]++
+		}
+	}
+	return n
 }

@@ -56,16 +56,10 @@ func TestNameSourcesMerge(t *testing.T) {
 	if merged.next < 0 {
 		t.Fatal("the source lists")
 	}
-	l.view.mu.RLock()
-	count(t, len(l.view.positions()), 0, "positions of a source that is behind")
-	l.view.mu.RUnlock()
 	for l.api.advance(merged) {
 		l.want("db.ns0.svc.cluster.local", "10.1.2.0")
 	}
 	l.want("db.ns1.svc.cluster.local", "10.1.1.1")
-	l.view.mu.RLock()
-	count(t, len(l.view.positions()), 1, "positions")
-	l.view.mu.RUnlock()
 	l.api.write(makeSlice("ns0", "db", "db-1"), true)
 	l.api.drain()
 	l.want("db.ns0.svc.cluster.local", "-")
@@ -76,8 +70,8 @@ func TestNameSourcesWithoutServer(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	for i := range 30 {
 		ns := fmt.Sprintf("ns%d", i)
-		l.service(ns, "db", true)
-		_ = l.addrs("db." + ns + ".svc.cluster.local")
+		l.service(ns, ns, true)
+		_ = l.addrs(ns + "." + ns + ".svc.cluster.local")
 		l.keep.reconcile(l.ctx)
 		if sources, services := l.nameSets(); sources > maxNameSources || services != i+1 {
 			t.Fatalf("%d sources of %d Services, want %d", sources, services, i+1)
@@ -167,4 +161,67 @@ func TestNameSourceSetBack(t *testing.T) {
 	l.slice("ns0", "db", true, "10.1.2.2")
 	l.api.drain()
 	l.want("db.ns0.svc.cluster.local", "10.1.2.2")
+}
+
+// A name that Services of many namespaces have, such as one for each tenant, is watched by namespace.
+func TestNameSourcesOfCommonNames(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	for i := range maxNamesakes {
+		ns := fmt.Sprintf("ns%02d", i)
+		l.service(ns, "db", true)
+		l.slice(ns, "db", true, "10.1.0.1")
+	}
+	_ = l.addrs("db.ns00.svc.cluster.local")
+	l.reconcile()
+	l.wantSources("ns00")
+	l.service("other", "db", true)
+	_ = l.addrs("db.other.svc.cluster.local")
+	l.reconcile()
+	l.wantSources("ns00* other*")
+	l.want("db.ns00.svc.cluster.local", "10.1.0.1")
+	l.want("db.other.svc.cluster.local", "-")
+}
+
+// A view that is saved while a source gets again what has been in view goes on there, and no answer goes back either.
+func TestNameSourceSaved(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	for _, ns := range []string{"a", "b"} {
+		l.service(ns, "db", true)
+		l.slice(ns, "db", true, "10.1.0.1")
+		_ = l.addrs("db." + ns + ".svc.cluster.local")
+		l.reconcile()
+	}
+	l.slice("a", "db", true, "10.1.0.2")
+	l.slice("a", "db", true, "10.1.0.3")
+	for l.api.advance(l.api.open[0]) {
+	}
+	l.view.scope.tick.Add(1)
+	l.keep.reconcile(l.ctx)
+	l.awaitSynced()
+
+	next := newLab(t, func(*config.Kubernetes) {})
+	next.api, next.keep.reflect = l.api, l.api.reflect
+	_, records := savedView{l.view}.savedRecords()
+	for _, record := range records {
+		r := record()
+		noError(t, r.check())
+		savedView{next.view}.putRecord(&r)
+	}
+	l.api.open = nil
+	next.view.mu.Lock()
+	next.view.index.recompute()
+	next.view.mu.Unlock()
+	next.want("db.a.svc.cluster.local", "10.1.0.3")
+	next.keep.reconcile(next.ctx)
+	next.awaitSynced()
+	for next.api.advance(next.api.open[0]) {
+		next.want("db.a.svc.cluster.local", "10.1.0.3")
+	}
+	next.slice("a", "db", true, "10.1.0.4")
+	next.api.drain()
+	next.want("db.a.svc.cluster.local", "10.1.0.4")
+	next.want("db.b.svc.cluster.local", "10.1.0.1")
+	if s := next.api.open[0]; s.next < 5 || len(next.api.open) != 1 {
+		t.Errorf("%d sources, the first at event %d", len(next.api.open), s.next)
+	}
 }

@@ -21,8 +21,8 @@ type Stats struct {
 	// counts addresses: one in two services is two.
 	Services, Slices, Endpoints, Namespaces, Pods int
 	// Level is how much of the cluster's EndpointSlices is in view: node, wide or all.
-	// Sources is the number of namespaces with a watch of their own, MaxSources the most that there
-	// may be at the level node.
+	// Sources is the number of namespaces of which slices are watched at the level node, of single Services or all of them, MaxSources the most
+	// that there may be. At other levels it counts those that are watched besides the cluster's.
 	Level               string
 	Sources, MaxSources int
 	// Faulty is the number of objects with values that DNS can't show; Faults counts each

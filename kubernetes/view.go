@@ -82,7 +82,7 @@ type View struct {
 	// savedAnnotations the annotations of its Namespaces.
 	saved            map[sourceKey]reflector.Position
 	savedZone        string
-	savedSources     map[string]serviceSet // the sources of single Services in the saved view
+	savedSources     map[string]map[string]uint64 // the floor of the sources of single Services in the saved view
 	savedAnnotations map[string]string
 	// followers are the reflectors but those of slices, which their sources have.
 	followers [numResources]follower
@@ -178,7 +178,7 @@ func newView(opts Options) *View {
 		faults:        faultLog{seed: maphash.MakeSeed()},
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
 		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod, opts.PodLabels), annotations: newAnnotations(opts.ObserveNamespace),
-		saved: make(map[sourceKey]reflector.Position), savedAnnotations: make(map[string]string), savedSources: make(map[string]serviceSet),
+		saved: make(map[sourceKey]reflector.Position), savedAnnotations: make(map[string]string), savedSources: make(map[string]map[string]uint64),
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
 		},

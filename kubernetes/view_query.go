@@ -295,15 +295,29 @@ func (v *View) desiredSources() (keys []string, names serviceSet) {
 }
 
 // servicesInUse returns the labels of the namespaces of which all slices are in use, and the Services of others whose slices are: those that queries needed,
-// and, if the selectors have room for them, the headless ones in namespaces of this node's pods.
-func (v *View) servicesInUse() (whole []string, names serviceSet) {
+// and, if the selectors have room for them, the headless ones in namespaces of this node's pods. Names that many Services have are watched by namespace.
+func (v *View) servicesInUse() (whole []string, used serviceSet) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
+	used = v.serviceNamesInUse()
+	common := v.index.commonNames(used)
 	for label, ns := range v.index.namespaces {
 		if ns.exists() && v.scope.usedRecently(ns.reverseUsed.Load()) {
 			whole = append(whole, label)
 		}
 	}
+	for key := range used {
+		if common[serviceNameOf(key)] > maxNamesakes {
+			delete(used, key)
+			whole = append(whole, namespaceOf(key))
+		}
+	}
+	slices.Sort(whole)
+	return slices.Compact(whole), used
+}
+
+// serviceNamesInUse is servicesInUse without regard to namespaces in use. The view's lock is held.
+func (v *View) serviceNamesInUse() serviceSet {
 	asked, about := serviceSet{}, serviceSet{}
 	for key, s := range v.index.services {
 		switch {
@@ -315,10 +329,10 @@ func (v *View) servicesInUse() (whole []string, names serviceSet) {
 			about[key] = struct{}{}
 		}
 	}
-	if about.selectorBytes() <= maxSelectorBytes {
-		return whole, about
+	if about.selectorBytes() > maxSelectorBytes {
+		return asked
 	}
-	return whole, asked
+	return about
 }
 
 // namespacesInUse returns the labels of the namespaces in use, those of the namespaces

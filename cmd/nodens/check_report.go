@@ -304,7 +304,7 @@ func clusterScope(k *config.Kubernetes) string {
 	case len(k.Manifests) > 0:
 		return "everything in the manifests"
 	case k.Scope == config.ScopeNode:
-		return fmt.Sprintf("all services; endpoints of the namespaces in use on this node, each until %s after its last use; endpoints of all namespaces when %d or more are in use",
+		return fmt.Sprintf("all services; endpoints of the Services in use on this node, each until %s after its last use; endpoints of all namespaces when those of %d or more are in use",
 			k.ScopeIdle, k.ScopeMax+1)
 	case k.AllEndpoints:
 		return "all services and all endpoints"

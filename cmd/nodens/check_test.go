@@ -28,7 +28,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"scope node", "kubernetes cluster.local {\nscope_idle 10m\nscope_max 5\n}", []string{
 			"  kubernetes     cluster.local. from the API server of the pod's own cluster",
-			"  in view        all services; endpoints of the namespaces in use on this node, each until 10m0s after its last use; endpoints of all namespaces when 6 or more are in use",
+			"  in view        all services; endpoints of the Services in use on this node, each until 10m0s after its last use; endpoints of all namespaces when those of 6 or more are in use",
 		}},
 		{"scope cluster", "kubernetes cluster.local {\nscope cluster\n}", []string{
 			"  in view        all services and the endpoints of headless ones",

@@ -123,7 +123,7 @@ func (k *Kubernetes) accessOptions(p *parser) options {
 		}),
 		opt("apiserver_burst NUMBER", toNumber(p, &k.Burst, 0, math.MaxInt32)),
 		// No limit on requests in flight is needed: there is one list or watch for each
-		// of a few kinds and for each namespace in use, and scope_max bounds those.
+		// of a few kinds, and for a few sets of Services and namespaces in use, which are bounded.
 		opt("apiserver_max_inflight NUMBER", toNumber(p, new(int), 0, math.MaxInt32)),
 	}
 }
