@@ -85,19 +85,26 @@ type nameSources struct {
 // plan makes n the sources for the Services in use. tick is the present one.
 func (n *nameSources) plan(used serviceSet, tick uint32) {
 	kept, fresh, unused := n.compare(used)
-	ticked := n.tick != 0 && n.tick != tick
-	n.tick = tick
 	groups := fresh.pack()
-	several := len(n.sets) > 1 && (ticked || !n.due.IsZero() && !time.Now().Before(n.due))
-	if several || unused && (ticked || len(used) == 0) || len(groups) > 0 && len(n.sets)+len(groups) > maxNameSources {
+	now := n.tick != 0 && n.tick != tick || len(used) == 0 || n.isDue()
+	if now && (unused || len(n.sets) > 1) || n.wouldExceed(len(groups)) {
 		n.merge(kept)
 	}
+	n.tick = tick
 	for _, set := range groups {
 		n.add(set)
 	}
 	if len(groups) > 0 {
 		n.due = time.Now().Add(mergeDelay)
 	}
+}
+
+// isDue reports whether it is time to merge sources.
+func (n *nameSources) isDue() bool { return !n.due.IsZero() && !time.Now().Before(n.due) }
+
+// wouldExceed reports whether there are too many sources for as many more, if any.
+func (n *nameSources) wouldExceed(more int) bool {
+	return more > 0 && len(n.sets)+more > maxNameSources
 }
 
 // mergeIn returns the time until the sources will be merged, 0 for not.
