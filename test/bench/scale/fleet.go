@@ -48,7 +48,7 @@ func agentKinds() []agentKind {
 		return func(o agentOptions) (agent, error) { return openView(scope, o) }
 	}
 	return []agentKind{
-		{byNode, "all Services, slices of the namespaces in use, namespaces as metadata, this node's pods", view(config.ScopeNode)},
+		{byNode, "all Services, slices of the Services in use, namespaces as metadata, this node's pods", view(config.ScopeNode)},
 		{byCluster, "all Services, headless slices by label, slices that are not the slice controller's, namespaces as metadata", view(config.ScopeCluster)},
 		{harness.CoreDNS, "all Services, all slices, namespaces", openWatches},
 	}

@@ -51,20 +51,37 @@ func (v *view) shows(c apiobjects.Change) bool {
 
 // answer returns the answer to a question; it has no rcode that tells of data that are not in view: those have no records.
 func (v *view) answer(name string, qtype uint16) (*dns.Msg, error) {
+	q, err := newQuery(name, qtype)
+	if err != nil {
+		return nil, err
+	}
+	var r wire.Reply
+	r.Start(nil, q)
+	r.SetLimit(wire.MaxMessage)
+	v.zone.Answer(q, &r, nil)
+	m := new(dns.Msg)
+	return m, m.Unpack(r.Finish(wire.MaxMessage))
+}
+
+// await waits until the addresses of a name are in view.
+func (v *view) await(ctx context.Context, name string) error {
+	q, err := newQuery(name, dns.TypeA)
+	if err != nil {
+		return err
+	}
+	return v.zone.Await(ctx, q)
+}
+
+func newQuery(name string, qtype uint16) (*wire.Query, error) {
 	question := new(dns.Msg).SetQuestion(name, qtype)
 	question.SetEdns0(wire.MaxMessage, false)
 	packet, err := question.Pack()
 	if err != nil {
 		return nil, err
 	}
-	var q wire.Query
+	q := new(wire.Query)
 	q.Parse(packet)
-	var r wire.Reply
-	r.Start(nil, &q)
-	r.SetLimit(wire.MaxMessage)
-	v.zone.Answer(&q, &r, nil)
-	m := new(dns.Msg)
-	return m, m.Unpack(r.Finish(wire.MaxMessage))
+	return q, nil
 }
 
 // answers returns the answers about all Services, as sorted records: the addresses, and the ports of the Services that this node
@@ -138,8 +155,8 @@ type requestSecond struct {
 	// requests are all that were begun, failed those without an answer or with an error status, and lists those that an answer
 	// with all objects came to.
 	requests, failed, lists int
-	// watching are the watches that were opened.
-	watching int
+	// watching are the watches that were opened, and slices those of EndpointSlices among them.
+	watching, slices int
 }
 
 // restart makes now the begin of the first second.
@@ -174,6 +191,7 @@ func (l *requestLog) total(first int) (sum requestSecond) {
 		sum.failed += s.failed
 		sum.lists += s.lists
 		sum.watching += s.watching
+		sum.slices += s.slices
 	}
 	return sum
 }
@@ -193,6 +211,9 @@ func (l *requestLog) wrap(next http.RoundTripper) http.RoundTripper {
 				s.failed++
 			case watch:
 				s.watching++
+				if strings.HasSuffix(req.URL.Path, "/endpointslices") {
+					s.slices++
+				}
 				fallthrough
 			default:
 				if listsAll(req, watch) {

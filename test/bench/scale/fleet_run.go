@@ -2,6 +2,7 @@ package scale
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/bench/apiobjects"
+	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -86,6 +88,7 @@ type steadyState struct {
 	cost   cost
 	delays []time.Duration // from the API server's word that a change is made to an agent's answer, ascending
 	missed int
+	first  []time.Duration // from the first question for a Service to the answer, ascending
 }
 
 // outageRun is a fleet that has lost its API server.
@@ -325,8 +328,43 @@ func (c cost) cores() float64 { return c.cpu.Seconds() / c.took.Seconds() }
 // measureSteady measures the fleet while slices change.
 func (t *fleetTest) measureSteady(ctx context.Context) error {
 	s, err := t.measureChanging(ctx)
+	if err == nil {
+		s.first, err = t.measureFirst(ctx)
+	}
 	t.found.steady[t.cell()] = []steadyState{s}
 	return err
+}
+
+// measureFirst has each agent ask for a headless Service of a namespace that it does not use, one after the other while slices change, and returns how long the
+// answers took. CoreDNS's watches have no answers.
+func (t *fleetTest) measureFirst(ctx context.Context) (took []time.Duration, err error) {
+	asked := make(chan error, 1)
+	go func() {
+		for _, m := range t.members {
+			v, ok := m.shower.(*view)
+			if !ok {
+				break
+			}
+			uses := t.world.Uses(m.options.node)
+			s := t.world.Sample(1, func(s apiobjects.Service) bool { return s.Headless && !slices.Contains(uses, s.Namespace) })[0]
+			begun := time.Now()
+			if err := v.await(ctx, s.Host()); err != nil {
+				asked <- err
+				return
+			}
+			took = append(took, time.Since(begun))
+			if err := harness.Sleep(ctx, t.Wait(fleetChanges)/time.Duration(len(t.members))); err != nil {
+				asked <- err
+				return
+			}
+		}
+		asked <- nil
+	}()
+	err = t.world.FollowSlices(ctx, int(t.Wait(fleetChanges).Seconds()*fleetChangeRate), fleetChangeRate, func(apiobjects.Change) error { return nil })
+	err = errors.Join(err, <-asked)
+	slices.Sort(took)
+	fmt.Fprintf(t.Progress, "%d first questions, p50 %v, p99 %v\n", len(took), figures.Percentile(took, 0.5), figures.Percentile(took, 0.99))
+	return took, err
 }
 
 // measureChanging measures the API server without and with changes of slices.

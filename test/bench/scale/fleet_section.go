@@ -88,7 +88,9 @@ func (r *FleetReport) steadyTable() string {
 		r.steady.Median("changes shown", "%.0f", func(s steadyState) float64 { return float64(len(s.delays)) }),
 		r.steady.Median("p99 ms", "%.0f", func(s steadyState) float64 { return s.delay(0.99) }),
 		r.steady.Median("longest ms", "%.0f", func(s steadyState) float64 { return s.delay(1) }),
-		r.steady.Median("missed", "%.0f", func(s steadyState) float64 { return float64(s.missed) }))
+		r.steady.Median("missed", "%.0f", func(s steadyState) float64 { return float64(s.missed) }),
+		r.steady.Median("first question p50 ms", "%.1f", func(s steadyState) float64 { return figures.Millis(figures.Percentile(s.first, 0.5)) }),
+		r.steady.Median("p99 ms", "%.1f", func(s steadyState) float64 { return figures.Millis(figures.Percentile(s.first, 0.99)) }))
 }
 
 // wayTable is the table of the ways to start.
@@ -258,7 +260,9 @@ func (r *FleetReport) Targets() []harness.Target {
 	largest := harness.Cell{Server: byNode, Workload: strconv.Itoa(slices.Max(r.options.Sizes))}
 	list = append(list, harness.Target{What: "agents whose answers are others than their predecessor's", Of: []harness.TargetValue{{Find: func() (figures.Spread, bool) {
 		return figures.SpreadOf([]float64{float64(r.different)}), r.compared > 0
-	}}}}, harness.Target{What: "changes that an agent has missed", Of: []harness.TargetValue{r.steady.Value("", largest, func(s steadyState) float64 { return float64(s.missed) })}})
+	}}}}, harness.Target{What: "changes that an agent has missed", Of: []harness.TargetValue{r.steady.Value("", largest, func(s steadyState) float64 { return float64(s.missed) })}},
+		harness.Target{What: "p99 of the first question for a headless Service of a new namespace, beside changes", Limit: 100, Unit: "ms", Of: []harness.TargetValue{
+			r.steady.Value("", largest, func(s steadyState) float64 { return figures.Millis(figures.Percentile(s.first, 0.99)) })}})
 	for _, event := range events {
 		list = append(list,
 			harness.Target{What: event + ": from the return until all agents are current", Limit: maxReturn, Unit: "s", Of: []harness.TargetValue{r.outages.Value("", at(event), func(o outageRun) float64 { return o.cost.seconds() })}},

@@ -156,8 +156,8 @@ func (t *fleetTest) startWay(ctx context.Context, way string, idle float64, node
 // current says what an agent lacks: all its watches, and the changes that it follows.
 func (t *fleetTest) current(m *member, changes []apiobjects.Change) error {
 	s := m.shower.(*view).Stats() //nolint:forcetypeassert // only views start in several ways
-	if open := m.log.total(0).watching; !s.Synced || open < t.world.UsedNamespaces+baseWatches {
-		return fmt.Errorf("agent %d has %d watches", m.options.node, open)
+	if open := m.log.total(0); !s.Synced || open.watching-open.slices < baseWatches || s.Sources < t.world.UsedNamespaces {
+		return fmt.Errorf("agent %d has %d watches, %d of slices, in %d namespaces", m.options.node, open.watching, open.slices, s.Sources)
 	}
 	for _, c := range changes {
 		if t.follows(m, c) && !m.shows(c) {
