@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -32,6 +31,9 @@ type Client struct {
 	// program is compiled here and run with the Package.
 	newerPath            string
 	newerNode, newerMusl bool
+	// compiled is the compiler, with its arguments, of a program that calls getaddrinfo; version are arguments with which the program
+	// prints the version of the library, or fails without the library.
+	compiled, version []string
 	// Note is for the table.
 	Note string
 	// Short says that it is in the short form.
@@ -81,21 +83,26 @@ func (c Client) prepare(ctx context.Context, dir string) (Client, error) {
 	if c.Program == "" {
 		return c, nil
 	}
+	c, err := c.found()
+	if err != nil {
+		return c, err
+	}
+	switch {
+	case c.newerNode || c.newerMusl || c.newerPath != "":
+		c.Program, err = c.newer(ctx, dir)
+	case filepath.Base(c.Program) == "musl-gcc":
+		c.Program = filepath.Join(dir, "musl")
+		err = compileMusl(ctx, dir, c.Program, "-static")
+	}
+	return c, err
+}
+
+// found returns c with the path of its program.
+func (c Client) found() (Client, error) {
 	path, err := exec.LookPath(c.Program)
 	if err != nil {
 		if path, err = exec.LookPath("/usr/sbin/" + c.Program); err != nil {
 			return c, fmt.Errorf("%s: %w", c.Program, errAbsent)
-		}
-	}
-	switch {
-	case c.newerNode || c.newerMusl || c.newerPath != "":
-		if path, err = c.newer(ctx, dir); err != nil {
-			return c, err
-		}
-	case c.Program == "musl-gcc":
-		path = filepath.Join(dir, "musl")
-		if err := compileMusl(ctx, dir, path, "-static"); err != nil {
-			return c, err
 		}
 	}
 	c.Program = path
@@ -160,11 +167,8 @@ func (c Client) output(ctx context.Context, dir, addr string, s Situation) (stri
 		if s.search != "" {
 			text += "search " + s.search + "\noptions ndots:5\n"
 		}
-		conf := filepath.Join(dir, "resolv."+addr)
-		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-			return "", err
-		}
-		args = append([]string{"unshare", "-m", "sh", "-c", `mount --bind "$1" /etc/resolv.conf && shift && exec "$@"`, "sh", conf}, args...)
+		b, _ := withConf(ctx, dir, text, args)
+		return string(b), nil
 	}
 	b, _ := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput() //nolint:gosec // the table's
 	return string(b), nil

@@ -11,37 +11,58 @@ import (
 	"strings"
 )
 
-// The table of the page stands between these lines.
+// The tables of the page stand between these lines.
 const (
-	begin = "<!-- begin: go run ./test/clients -->\n"
-	end   = "<!-- end -->\n"
+	begin        = "<!-- begin: go run ./test/clients -->\n"
+	beginServers = "<!-- begin: go run ./test/clients --servers -->\n"
+	end          = "<!-- end -->\n"
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == goLookups {
+		lookUp(os.Args[2:])
+		return
+	}
 	page := flag.String("page", "", "write the table into this `file`; by default it is printed")
+	servers := flag.Bool("servers", false, "ask with two name servers, of which the first one fails")
 	flag.Parse()
-	if err := run(context.Background(), *page); err != nil {
+	if err := run(context.Background(), *page, *servers); err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
 		os.Exit(1)
 	}
 }
 
 // run asks with all programs and writes the table.
-func run(ctx context.Context, page string) error {
+func run(ctx context.Context, page string, servers bool) error {
 	dir, err := os.MkdirTemp("", "clients-")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	if servers {
+		text, err := serversTable(ctx, dir)
+		if err != nil {
+			return err
+		}
+		return write(page, beginServers, text)
+	}
 	b, err := startBed(ctx, dir)
 	defer b.close()
 	if err != nil {
 		return err
 	}
 	text, err := table(ctx, b)
-	if err != nil || page == "" {
-		fmt.Print(text)
+	if err != nil {
 		return err
+	}
+	return write(page, begin, text)
+}
+
+// write writes a table into the page, after the line begin; "" prints it.
+func write(page, begin, text string) error {
+	if page == "" {
+		fmt.Print(text)
+		return nil
 	}
 	old, err := os.ReadFile(page)
 	if err != nil {
