@@ -27,6 +27,8 @@ type adviseFlags struct {
 	window  string
 	rows    int
 	output  *cli.Output
+	apply   string // the workload whose ndots is to be set, as NAMESPACE/NAME
+	dryRun  bool
 }
 
 const adviseLong = `For each workload with search waste, show how much of its queries that is, and the changes that
@@ -57,10 +59,21 @@ func newPluginAdviseCommand() *cobra.Command {
 	return f.command(&cobra.Command{
 		Use:     "advise",
 		Short:   "Show what would stop wasted look-ups of the pods of a cluster",
-		Long:    adviseLong,
-		Example: "  kubectl nodens advise\n  kubectl nodens advise -o wide",
-	}, func(flags *pflag.FlagSet) { f.cluster = addCluster(flags) })
+		Long:    adviseLong + applyLong,
+		Example: "  kubectl nodens advise\n  kubectl nodens advise -o wide\n  kubectl nodens advise --apply shop/web --dry-run",
+	}, func(flags *pflag.FlagSet) {
+		f.cluster = addCluster(flags)
+		flags.StringVar(&f.apply, "apply", "", "set the advised ndots in the pod template of this `workload`, NAMESPACE/NAME")
+		flags.BoolVar(&f.dryRun, "dry-run", false, "with --apply: show the change, and let the API server check it, without making it")
+	})
 }
+
+const applyLong = `
+
+With --apply, set the advised ndots in the pod template of one workload: a Deployment, StatefulSet,
+DaemonSet or CronJob. The options before and after are printed; others stay as they are, and if
+the object has changed meanwhile, the command fails. The change replaces the workload's pods.
+Without --apply nothing is changed.`
 
 // command returns cmd with the flags f, and those of addAgents, which say which agents are asked.
 func (f *adviseFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *cobra.Command {
@@ -74,13 +87,64 @@ func (f *adviseFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)
 		if f.cluster == nil {
 			return f.run(cmd.Context(), cmd.OutOrStdout())
 		}
+		if f.dryRun && f.apply == "" {
+			return cli.Usagef("--dry-run is for --apply, which names the workload")
+		}
 		a, err := kubectl.Advice(cmd.Context(), f.cluster, f.window)
 		if err != nil {
 			return err
 		}
+		if f.apply != "" {
+			return f.applyNdots(cmd.Context(), cmd.OutOrStdout(), a)
+		}
 		return f.print(cmd.OutOrStdout(), a, a, nodesText(a.Nodes))
 	}
 	return cmd
+}
+
+// applyNdots sets the advised ndots of one workload of a, and prints what it changes before it does.
+func (f *adviseFlags) applyNdots(ctx context.Context, stdout io.Writer, a *report.ClusterAdvice) error {
+	printUnanswered(stdout, &a.Cluster, false)
+	if err := errUnanswered(&a.Cluster); err != nil {
+		return err
+	}
+	workload, ndots, err := ndotsFor(a, f.apply)
+	if err != nil {
+		return err
+	}
+	p, err := f.cluster.NdotsPatch(ctx, workload, ndots)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%s %s: in the pod template, dnsConfig.options from %q to %q\n", workload.WorkloadKind, f.apply, p.Before, p.After)
+	if err := p.Apply(ctx, f.dryRun); err != nil {
+		return err
+	}
+	done := "changed"
+	if f.dryRun {
+		done = "not changed: dry run, which the API server accepts"
+	}
+	_, err = fmt.Fprintln(stdout, done)
+	return err
+}
+
+// ndotsFor returns the workload that name is, as NAMESPACE/NAME, and its advised ndots.
+func ndotsFor(a *report.ClusterAdvice, name string) (workload *report.AdvisedWorkload, ndots int, err error) {
+	for i := range a.Workloads {
+		w := &a.Workloads[i]
+		at := slices.IndexFunc(w.Changes, func(c report.Change) bool { return c.Kind == report.ChangeNdots })
+		if at < 0 || w.Namespace+"/"+w.Workload != name {
+			continue
+		}
+		if workload != nil {
+			return nil, 0, fmt.Errorf("%s is a %s and a %s: change one of them by hand", name, workload.WorkloadKind, w.WorkloadKind)
+		}
+		workload, ndots = w, w.Changes[at].Ndots
+	}
+	if workload == nil {
+		return nil, 0, fmt.Errorf("no ndots is advised for %q: kubectl nodens advise --rows 0 shows all workloads with advice, as NAMESPACE/NAME", name)
+	}
+	return workload, ndots, nil
 }
 
 // run asks the agent of this node, and prints the advice.

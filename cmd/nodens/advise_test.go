@@ -185,3 +185,47 @@ shop/web  10.0  60.0%  ndots 2                   6.0/s (60.0%)  www.example.com 
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 }
+
+// TestAdviseApply: --apply sets the advised ndots of the named workload, keeps its other options, and prints both; nothing is written
+// with --dry-run, for workloads without such advice, and for kinds whose template can't change.
+func TestAdviseApply(t *testing.T) {
+	k := newFakeKubectl(t)
+	_, text, _ := outcome(t, "advise", "-o", "json", "--admin-socket", adviceAgent(t, adviceReplies(300)))
+	var reply report.Advice
+	check.NoError(t, json.Unmarshal([]byte(text), &reply))
+	k.agent("p", "node-1", reply)
+	k.Write("object", `{"metadata": {"resourceVersion": "7"}, "spec": {"template": {"spec": {"dnsConfig": {"options": [{"name": "ndots", "value": "5"}, {"name": "edns0"}]}}}}}`)
+	k.Write("patched", "deployment.apps/web\n")
+	const change = `Deployment shop/web: in the pod template, dnsConfig.options from ["ndots:5" "edns0"] to ["edns0" "ndots:2"]` + "\n"
+	for _, c := range []struct{ line, mode, out string }{
+		{"advise --apply shop/web --timeout 1m", "none", change + "changed\n"},
+		{"advise --apply shop/web --dry-run --timeout 1m", "server", change + "not changed: dry run, which the API server accepts\n"},
+	} {
+		code, out, stderr := pluginOutcome(t, c.line)
+		if code != 0 || out != c.out {
+			t.Errorf("%s: %d %s\n%s", c.line, code, stderr, cmp.Diff(c.out, out))
+		}
+		want := "--namespace shop patch deployments.apps/web --type=merge --field-manager=kubectl-nodens --dry-run=" + c.mode + " --output=name " +
+			`--patch={"metadata":{"resourceVersion":"7"},"spec":{"template":{"spec":{"dnsConfig":{"options":[{"name":"edns0"},{"name":"ndots","value":"2"}]}}}}}`
+		if asked := k.Asked(); asked[len(asked)-1] != want {
+			t.Errorf("%s: kubectl got\n%s\nwant\n%s", c.line, asked[len(asked)-1], want)
+		}
+	}
+	patches := strings.Count(strings.Join(k.Asked(), "\n"), " patch ")
+	for line, want := range map[string]string{
+		"advise --apply shop/none --timeout 1m": `no ndots is advised for "shop/none"`,
+		"advise --dry-run --timeout 1m":         "--apply",
+	} {
+		if code, out, stderr := pluginOutcome(t, line); code == 0 || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: %d %q %q, want an error with %q", line, code, out, stderr, want)
+		}
+	}
+	reply.Workloads[0].WorkloadKind = "Job"
+	k.agent("p", "node-1", reply)
+	if code, _, stderr := pluginOutcome(t, "advise --apply shop/web --timeout 1m"); code != 1 || !strings.Contains(stderr, "Job shop/web can't be changed") {
+		t.Errorf("a Job: %d %s", code, stderr)
+	}
+	if n := strings.Count(strings.Join(k.Asked(), "\n"), " patch "); n != patches {
+		t.Errorf("%d patches more than without these", n-patches)
+	}
+}

@@ -10,14 +10,15 @@ import (
 	"testing"
 )
 
-// script appends its arguments to the file asked. For get it prints the file pods or node; for exec it runs the
-// file of that pod.
+// script appends its arguments to the file asked. For get it prints the file pods, the file object for KIND/NAME, or
+// else node; for patch the file patched; for exec it runs the file of that pod.
 const script = `#!/bin/sh
 dir=%[1]s
 echo "$*" >> $dir/asked
 while [ $# -gt 0 ]; do
 	case $1 in
-	get) [ $2 = pods ] && exec cat $dir/pods; exec cat $dir/node ;;
+	get) [ $2 = pods ] && exec cat $dir/pods; case $2 in */*) exec cat $dir/object ;; esac; exec cat $dir/node ;;
+	patch) exec cat $dir/patched ;;
 	exec) . $dir/pod-$2; exit ;;
 	esac
 	shift
@@ -27,7 +28,8 @@ done
 // Kubectl is a fake kubectl without pods. It is created by [New].
 type Kubectl struct {
 	// Dir holds its files: pods, with a line "POD NODE PHASE" for each agent; pod-POD, the script that kubectl exec
-	// runs for a pod; and node, the node of any other pod.
+	// runs for a pod; node, the node of any other pod; object, what kubectl get prints for KIND/NAME; and patched, what
+	// kubectl patch prints, which fails without that file.
 	Dir string
 
 	t *testing.T
