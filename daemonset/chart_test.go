@@ -92,6 +92,7 @@ func TestChart(t *testing.T) {
 		{"kernel-path", "config: {kernelPath: auto}"},
 		{"dual-stack", "config: {localDns: '169.254.20.10,fd00:169:254:20::10', ipFamilyPolicy: PreferDualStack}"},
 		{"cilium", "cilium: {localRedirect: true}"},
+		{"opt-in", "optIn: {enabled: true, clusterDns: 10.96.0.10}"},
 		{"first-rollout", "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}"},
 	}
 	for _, tt := range tests {
@@ -251,6 +252,11 @@ func TestChartRefuses(t *testing.T) {
 		{"no percentage", "config: {prefetch: {percentage: 20}}", "/config/prefetch/percentage"},
 		{"no DNS pods", "config: {upstreamServiceSelector: {k8s-app: null}}", "/config/upstreamServiceSelector"},
 		{"another strategy", "updateStrategy: {type: Recreate}", "/updateStrategy/type"},
+		{"no second server", "optIn: {enabled: true}", "optIn.clusterDns"},
+		{"two second servers", "optIn: {enabled: true, clusterDns: '10.96.0.10,fd00::a'}", "optIn.clusterDns"},
+		{"no name of a domain", "optIn: {searches: ['a b']}", "/optIn/searches"},
+		{"text for ndots", "optIn: {ndots: '5'}", "/optIn/ndots"},
+		{"opt-in to an agent in a pod's network", "{optIn: {enabled: true, clusterDns: 10.96.0.10}, cilium: {localRedirect: true}}", "cilium.localRedirect"},
 		{"Go's memory in the API's units", "goMemLimit: 200Mi", "/goMemLimit"},
 	}
 	for _, tt := range tests {

@@ -113,6 +113,7 @@ func TestOverlays(t *testing.T) {
 			upstream.Spec.IPFamilyPolicy = &policy
 		},
 		"cilium": nil, // its own tests
+		"opt-in": nil,
 	}
 	dirs, err := os.ReadDir("overlays")
 	if err != nil {

@@ -46,6 +46,7 @@ func TestSettings(t *testing.T) {
 		"overlays/takeover":      {image: 1, "- " + local + ",172.20.0.10\n": 1, "host: " + local + "\n": 2},
 		"overlays/dual-stack":    {image: 1, "- " + local + ",fd00::53\n": 1, "host: " + local + "\n": 2},
 		"overlays/cilium":        {image: 1},
+		"overlays/opt-in":        {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2, "''" + local + "'', ''172.20.0.10''": 1},
 		"cleanup":                {image: 2, "- " + local + "\n": 1},
 		"network-policy":         {"cidr: " + local + "/32\n": 1},
 		"monitoring":             {"runbook_url: https://wiki.example/dns#nodens": strings.Count(string(readFile(t, "monitoring/rules.yaml")), "runbook_url:")},
