@@ -230,10 +230,11 @@ func (l *AddressList) Sort(ranks []uint8) {
 	}
 }
 
-// Parameters of SVCB and HTTPS records that hold addresses (RFC 9460, 14.3.2).
+// Parameters of SVCB and HTTPS records (RFC 9460, 14.3.2): the list of those that a client has to know, and two with addresses.
 const (
-	svcIPv4Hint = 4
-	svcIPv6Hint = 6
+	svcMandatory = 0
+	svcIPv4Hint  = 4
+	svcIPv6Hint  = 6
 )
 
 // EachAddress calls f for the addresses in p's records, in all sections, until f returns false: those of A and AAAA records,
@@ -259,15 +260,8 @@ func (p Packed) EachAddress(f func(addr netip.Addr) bool) {
 // eachHint calls f for the addresses in the RDATA of a SVCB record, and returns false if f has: a priority, an uncompressed
 // name, and parameters of a key, a length and a value (RFC 9460, 2.2).
 func eachHint(data []byte, f func(addr netip.Addr) bool) bool {
-	off := -1
-	if len(data) > 2 {
-		off = skipName(data, 2)
-	}
-	for off >= 0 && off+4 <= len(data) {
-		key, end := u16(data[off:]), off+4+int(u16(data[off+2:]))
-		if end > len(data) {
-			break
-		}
+	for off, end := firstParameter(data); end > 0; off, end = end, parameterEnd(data, end) {
+		key := u16(data[off:])
 		size := map[uint16]int{svcIPv4Hint: 4, svcIPv6Hint: 16}[key]
 		for at := off + 4; size > 0 && at+size <= end; at += size {
 			addr, _ := netip.AddrFromSlice(data[at : at+size])
@@ -275,7 +269,66 @@ func eachHint(data []byte, f func(addr netip.Addr) bool) bool {
 				return false
 			}
 		}
-		off = end
 	}
 	return true
+}
+
+// firstParameter returns the offsets of the first parameter in data, the RDATA of a SVCB record, and behind it; end is 0
+// if there is none.
+func firstParameter(data []byte) (off, end int) {
+	if len(data) > 2 {
+		off = skipName(data, 2)
+	}
+	return off, parameterEnd(data, off)
+}
+
+// parameterEnd returns the offset behind the parameter that begins at off, 0 if none does.
+func parameterEnd(data []byte, off int) (end int) {
+	if off <= 0 || off+4 > len(data) {
+		return 0
+	}
+	if end = off + 4 + int(u16(data[off+2:])); end > len(data) {
+		return 0
+	}
+	return end
+}
+
+// HasIPv6Hint reports whether [Reply.RemoveIPv6Hints] changes r.
+func (r *Reply) HasIPv6Hint() bool {
+	for it := r.answers(); it.next(); {
+		if _, to := ipv6Hint(r.b, it.Record); to > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// RemoveIPv6Hints removes the parameter ipv6hint from r's SVCB and HTTPS records (RFC 9460, 7.3), and AD. A record whose
+// parameter mandatory lists ipv6hint stays, because it would be malformed without (RFC 9460, 8). If a record cannot be
+// rewritten, r stays as it is.
+func (r *Reply) RemoveIPv6Hints() {
+	if r.rewriteRecords(nil, true) {
+		r.flags &^= flagAD
+	}
+}
+
+// ipv6Hint returns the offsets in msg of the parameter ipv6hint of rr, and behind it; 0 if none is to be removed.
+func ipv6Hint(msg []byte, rr Record) (from, to int) {
+	if rr.Type != TypeSVCB && rr.Type != TypeHTTPS {
+		return 0, 0
+	}
+	data := msg[rr.Data:rr.End]
+	for off, end := firstParameter(data); end > 0; off, end = end, parameterEnd(data, end) {
+		switch u16(data[off:]) {
+		case svcMandatory:
+			for at := off + 4; at+2 <= end; at += 2 {
+				if u16(data[at:]) == svcIPv6Hint {
+					return 0, 0
+				}
+			}
+		case svcIPv6Hint:
+			return rr.Data + off, rr.Data + end
+		}
+	}
+	return 0, 0
 }

@@ -1,5 +1,7 @@
 package wire
 
+import "slices"
+
 // NameRef is a name in a reply other than the question's: the owner of a record, or the target
 // of one of the types listed at [Names.Next].
 type NameRef struct {
@@ -125,16 +127,23 @@ func (r *Reply) CopyTC(other *Reply) { r.full = r.full || other.full }
 
 // Remove removes records, given by their numbers in ascending order, from r. It returns false
 // and leaves r unchanged if a record cannot be rewritten.
-func (r *Reply) Remove(numbers []int) bool {
+func (r *Reply) Remove(numbers []int) bool { return r.rewriteRecords(numbers, false) }
+
+// rewriteRecords is Remove, and with hints [Reply.RemoveIPv6Hints].
+func (r *Reply) rewriteRecords(numbers []int, hints bool) bool {
 	var out Reply
 	out.Start(make([]byte, 0, len(r.b)), r.q)
 	w := rewriter{from: r.b, left: newReadBudget(len(r.b)), to: &out, e: unchanged{}}
 	it := r.records()
 	for it.next() {
+		at := len(out.b)
 		if len(numbers) > 0 && numbers[0] == it.n-1 {
 			numbers = numbers[1:]
 		} else if !w.record(it.section, it.Record) {
 			return false
+		}
+		if rr, ok := readRecord(out.b, at); ok && hints {
+			out.cutIPv6Hint(rr)
 		}
 	}
 	if it.bad {
@@ -143,4 +152,12 @@ func (r *Reply) Remove(numbers []int) bool {
 	r.b = append(r.b[:0], out.b...)
 	r.count, r.section, r.full = out.count, out.section, r.full || out.full
 	return true
+}
+
+// cutIPv6Hint removes ipv6hint from rr, the last record.
+func (r *Reply) cutIPv6Hint(rr Record) {
+	if from, to := ipv6Hint(r.b, rr); to > 0 {
+		r.b = slices.Delete(r.b, from, to)
+		put16(r.b[rr.Data-2:], uint16(len(r.b)-rr.Data))
+	}
 }

@@ -168,6 +168,50 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// TestRemoveIPv6Hints: only ipv6hint goes, from records of any section, and only where clients need not know it. Other records and
+// the names that later records share stay.
+func TestRemoveIPv6Hints(t *testing.T) {
+	q := stubQuery(t, "a.test.", dns.TypeHTTPS)
+	const keeps = `a.test. 60 IN HTTPS 4 b.test. mandatory="alpn,ipv6hint" alpn="h2" ipv6hint="2001:db8::4"`
+	for _, c := range []struct {
+		name       string
+		lines, out []string
+	}{
+		{"none", []string{`a.test. 60 IN HTTPS 1 . alpn="h2"`}, nil},
+		{"an address", []string{"a.test. 60 IN AAAA 2001:db8::1"}, nil},
+		{"an alias", []string{"a.test. 60 IN HTTPS 0 b.test."}, nil},
+		{"mandatory", []string{keeps}, nil},
+		{"the only one", []string{`a.test. 60 IN HTTPS 1 . ipv6hint="2001:db8::1,2001:db8::2"`}, []string{"a.test. 60 IN HTTPS 1 ."}},
+		{
+			"several", []string{
+				"a.test. 60 IN CNAME c.test.", `c.test. 60 IN HTTPS 1 d.test. mandatory="alpn" alpn="h2" ipv4hint="192.0.2.1" ech="AAAA" ipv6hint="2001:db8::1"`,
+				keeps, `d.test. 60 IN HTTPS 2 . ipv6hint="2001:db8::1" key65280="x"`, `d.test. 60 IN TXT "x"`,
+			}, []string{
+				"a.test. 60 IN CNAME c.test.", `c.test. 60 IN HTTPS 1 d.test. mandatory="alpn" alpn="h2" ipv4hint="192.0.2.1" ech="AAAA"`,
+				keeps, `d.test. 60 IN HTTPS 2 . key65280="x"`, `d.test. 60 IN TXT "x"`,
+			},
+		},
+	} {
+		r := answers(t, q, true, c.lines...)
+		r.flags |= flagAD
+		want := c.out
+		if has := r.HasIPv6Hint(); has != (want != nil) {
+			t.Errorf("%s: there are hints: %t", c.name, has)
+		}
+		if r.RemoveIPv6Hints(); want == nil {
+			want = c.lines
+		}
+		m := unpacked(t, r.Finish(MaxMessage))
+		got := make([]string, len(m.Answer))
+		for i, rr := range m.Answer {
+			got[i] = strings.Join(strings.Fields(rr.String()), " ")
+		}
+		if diff := cmp.Diff(want, got); diff != "" || r.HasIPv6Hint() || r.flags&flagAD != 0 {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
 // TestTruncate: a truncated reply has TC; a short one does not change.
 func TestTruncate(t *testing.T) {
 	q := stubQuery(t, "a.test.", dns.TypeA)
