@@ -21,6 +21,8 @@ type NodePod struct {
 	// Ndots is the option in the pod's dnsConfig, at most 15; HasNdots says that there is one.
 	Ndots    uint8
 	HasNdots bool
+	// HasIPv6 says that one of the pod's addresses is an IPv6 address.
+	HasIPv6 bool
 	// Labels are the values of [Options.PodLabels] in their order, each with a zero byte behind it. Labels
 	// that the pod does not have are empty.
 	Labels string
@@ -86,7 +88,7 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	p.Labels = n.reportedLabels(o)
 	for _, ip := range rec.ips {
 		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
-			p.addrs = append(p.addrs, a)
+			p.addrs, p.HasIPv6 = append(p.addrs, a), p.HasIPv6 || a.Is6()
 		}
 	}
 	n.mu.Lock()

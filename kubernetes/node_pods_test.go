@@ -38,7 +38,11 @@ func podID(p NodePod) string {
 	if p == (NodePod{}) {
 		return ""
 	}
-	return p.Namespace + "/" + p.Name + "/" + p.UID
+	id := p.Namespace + "/" + p.Name + "/" + p.UID
+	if p.HasIPv6 {
+		id += "/6"
+	}
+	return id
 }
 
 // terminating returns p as it is after its deletion was requested.
@@ -62,7 +66,7 @@ func TestNodePods(t *testing.T) {
 		}
 	}
 	f.put(withUID(makePod("a", "first", "10.1.0.1", "fd00::1", "10.1.0.1"), "1"))
-	first := map[string]string{"10.1.0.1": "a/first/1", "fd00::1": "a/first/1"}
+	first := map[string]string{"10.1.0.1": "a/first/1/6", "fd00::1": "a/first/1/6"}
 	check("both families", first)
 
 	elsewhere := makePod("a", "elsewhere", "10.1.0.9")
@@ -78,9 +82,9 @@ func TestNodePods(t *testing.T) {
 	f.put(withUID(terminating(makePod("a", "first", "10.1.0.1", "fd00::1")), "1"))
 	check("and the first one terminates", map[string]string{})
 	f.put(withUID(makePod("b", "second", "10.1.0.2"), "2"))
-	check("it has got another address", map[string]string{"10.1.0.1": "a/first/1", "fd00::1": "a/first/1", "10.1.0.2": "b/second/2"})
+	check("it has got another address", map[string]string{"10.1.0.1": "a/first/1/6", "fd00::1": "a/first/1/6", "10.1.0.2": "b/second/2"})
 	f.put(withUID(makePod("c", "third", "10.1.0.1"), "3"))
-	check("a new pod has the address", map[string]string{"10.1.0.1": "c/third/3", "fd00::1": "a/first/1", "10.1.0.2": "b/second/2"})
+	check("a new pod has the address", map[string]string{"10.1.0.1": "c/third/3", "fd00::1": "a/first/1/6", "10.1.0.2": "b/second/2"})
 	f.drop(makePod("a", "first"))
 	check("the first pod is gone", map[string]string{"10.1.0.1": "c/third/3", "10.1.0.2": "b/second/2"})
 	f.put(withUID(makePod("d", "fourth", "10.1.0.1"), "4"))

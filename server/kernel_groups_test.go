@@ -62,11 +62,17 @@ func (k *register) searchZone(t *testing.T) *resolver.Zone {
 	}
 }
 
-// queryFrom asks from an address.
+// queryFrom asks for the IPv4 addresses of a name from an address.
 func queryFrom(t *testing.T, from netip.Addr, to netip.AddrPort, name string) *dns.Msg {
 	t.Helper()
+	return askFrom(t, from, to, question(name, dns.TypeA))
+}
+
+// askFrom sends a query from an address.
+func askFrom(t *testing.T, from netip.Addr, to netip.AddrPort, q *dns.Msg) *dns.Msg {
+	t.Helper()
 	c := dns.Client{Timeout: patience, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: from.AsSlice()}, Timeout: patience}}
-	m, _, err := c.Exchange(question(name, dns.TypeA), to.String())
+	m, _, err := c.Exchange(q, to.String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ type clientGroup struct {
 	namespace string
 	acls      *resolver.Routes
 	class     uint64
+	family    resolver.ClientFamily
 }
 
 // maxGroups is how many groups have a number. A node has pods of some hundred namespaces at most; one that gets
@@ -60,14 +61,15 @@ func (c *kernelPath) group(g *resolver.ClientGroup) kernelpath.Group {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := c.groups[clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class}]
+	key := clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class, g.Family}
+	n, ok := c.groups[key]
 	if !ok {
 		if c.groups == nil || len(c.groups) >= maxGroups {
 			c.groups = make(map[clientGroup]uint32)
 		}
 		c.lastGroup++
 		n = c.lastGroup
-		c.groups[clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class}] = n
+		c.groups[key] = n
 	}
 	return kernelpath.Group{Number: n, Mark: mark}
 }

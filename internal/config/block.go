@@ -159,6 +159,7 @@ func (p *parser) checkBlocks(path string, blocks []*Block) {
 	p.checkSharedSockets(blocks)
 	p.checkSaves(blocks)
 	p.checkServices(blocks)
+	p.checkAAAA(blocks)
 }
 
 // checkSharedSockets reports blocks that can't share an address: a port of UDP or TCP has one

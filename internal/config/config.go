@@ -101,6 +101,7 @@ type Block struct {
 	Any            *Switch         `directive:"any"` // ANY queries are answered with a HINFO record (RFC 8482)
 	Local          *Local          `directive:"local"`
 	DNS64          *DNS64          `directive:"dns64"`
+	AAAA           *AAAA           `directive:"aaaa"`
 	Chaos          *Chaos          `directive:"chaos"`
 	Header         *Header         `directive:"header"`
 	Loadbalance    *Loadbalance    `directive:"loadbalance"`

@@ -257,7 +257,7 @@ func TestDirectives(t *testing.T) {
 func TestTable(t *testing.T) {
 	want := []string{
 		"root", "metadata", "tls", "timeouts", "quic", "https3", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
-		"log", "dnstap", "trace", "view", "client_limit", "acl", "tsig", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
+		"log", "dnstap", "trace", "view", "client_limit", "acl", "tsig", "any", "local", "dns64", "aaaa", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
 		"transfer", "hosts", "k8s_external", "kubernetes", "file", "auto", "secondary", "loop", "cache", "private_address", "forward", "grpc", "whoami",
 		"cancel", "grpc_server", "https", "multisocket", "shed",
 	}

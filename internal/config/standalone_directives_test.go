@@ -64,6 +64,7 @@ func TestStandaloneDirectives(t *testing.T) {
 		{"default", "dns64", "dns64", &DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96")}},
 		{"prefix", "dns64", "dns64 2001:db8:1:2:3::/64", &DNS64{Prefix: netip.MustParsePrefix("2001:db8:1:2::/64")}},
 		{"options", "dns64", "dns64 {\nprefix 64:1337::/96\ntranslate_all\nallow_ipv4\n}", &DNS64{Prefix: netip.MustParsePrefix("64:1337::/96"), TranslateAll: true, AllowIPv4: true}},
+		{"exceptions", "aaaa", "kubernetes cluster.local\naaaa auto {\nexcept a.test 10.0.0.0/8\nexcept b.test\n}", &AAAA{Except: names(t, "a.test", "10.in-addr.arpa", "b.test")}},
 		{"prefix and options", "dns64", "dns64 64:1337::/96 {\ntranslate_all\n}", &DNS64{Prefix: netip.MustParsePrefix("64:1337::/96"), TranslateAll: true}},
 	} {
 		t.Run(tt.directive+" "+tt.name, func(t *testing.T) {
@@ -107,6 +108,9 @@ func TestStandaloneDirectiveErrors(t *testing.T) {
 		{"local {\nlocalhost_prefx on\n}", `4: local: unknown option "localhost_prefx" (did you mean "localhost_prefix"?); allowed: localhost_prefix`},
 		{"nsid " + strings.Repeat("x", wire.MaxNSID+1), `3: nsid: the identifier has 201 bytes, which is too much to send along with each reply; allowed: 200`},
 		{`nsid ""`, `3: nsid: the identifier is empty; is an environment variable unset?`},
+		{"aaaa\nkubernetes a.test", `3: aaaa: an argument is missing after "aaaa"; write: aaaa auto { except ZONES… }`},
+		{"aaaa never\nkubernetes a.test", `3: aaaa: unknown mode "never"; allowed: auto`},
+		{"aaaa auto {\nonly a.test\n}\nkubernetes a.test", `4: aaaa: unknown option "only"; allowed: except`},
 		{"dns64 64:ff9b::/96 x", `3: dns64: "x" is one argument too many after "dns64"; write: dns64 [PREFIX]`},
 		{"dns64 64:ff9b::/95", `3: dns64: "64:ff9b::/95" has a length that IPv4 addresses can't be put behind; allowed: 32, 40, 48, 56, 64, 96`},
 		{"dns64 64:ff9b::", `3: dns64: "64:ff9b::" is not an IPv6 prefix such as 64:ff9b::/96`},

@@ -7,7 +7,7 @@
 //
 // Whatever limits or divides something by client uses [Ranges.Client] as the key: waiting
 // places, the shares of a socket, connections, client_limit. Whatever looks up the pod of an
-// address uses the address itself.
+// address uses the address itself. So does [Ranges.IPv4Only], which says whose pod has no IPv6 address.
 package podrange
 
 import (
@@ -16,15 +16,20 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
 // groupBits is the length of the prefix by which IPv6 addresses that are not pods' are grouped.
 const groupBits = 64
 
-// Ranges are the addresses of pods. [Ranges.Client] and [Ranges.Has] take no lock and do not allocate; all
-// methods are safe for concurrent use. The zero value and nil know no pods; only the zero value
+// Ranges are the addresses of pods. [Ranges.Client], [Ranges.Has] and [Ranges.IPv4Only] take no lock and do not
+// allocate; all methods are safe for concurrent use. The zero value and nil know no pods; only the zero value
 // can learn of any.
 type Ranges struct {
+	// Epochs has the counter of [Ranges.Mark]. It is set before the first pod is; nil: there is none.
+	Epochs *epoch.Table
+
 	mu       sync.Mutex // serializes changes
 	prefixes map[int][]netip.Prefix
 	known    atomic.Pointer[known]
@@ -33,7 +38,7 @@ type Ranges struct {
 // known is what readers see. It is not changed in place.
 type known struct {
 	prefixes []netip.Prefix
-	pods     map[netip.Addr]struct{}
+	pods     map[netip.Addr]bool // whether the pod is known to have no IPv6 address
 }
 
 // Client returns the key of the client at addr: addr itself if it is an IPv4, loopback or
@@ -106,25 +111,56 @@ func (r *Ranges) SetPrefixes(source int, prefixes []netip.Prefix) {
 	r.known.Store(k)
 }
 
-// SetPod records whether addr is a pod's address. It takes time in proportion to the number of
-// addresses of pods, which are those of one node.
-func (r *Ranges) SetPod(addr netip.Addr, pod bool) {
+// SetPod records whether addr is a pod's address, and whether it is known that this pod has no IPv6 address. It takes
+// time in proportion to the number of addresses of pods, which are those of one node.
+func (r *Ranges) SetPod(addr netip.Addr, pod, ipv4Only bool) {
 	addr = addr.Unmap().WithZone("")
+	ipv4Only = ipv4Only && pod
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := r.copy()
-	if _, is := k.pods[addr]; is == pod {
+	was, is := k.pods[addr]
+	if is == pod && was == ipv4Only {
 		return
 	}
 	if k.pods = maps.Clone(k.pods); k.pods == nil {
-		k.pods = make(map[netip.Addr]struct{})
+		k.pods = make(map[netip.Addr]bool)
 	}
 	if pod {
-		k.pods[addr] = struct{}{}
+		k.pods[addr] = ipv4Only
 	} else {
 		delete(k.pods, addr)
 	}
+	if was == ipv4Only {
+		r.known.Store(k)
+		return
+	}
+	// Readers take no lock. What one has found out before the new state is visible ends with the second of the marks.
+	r.Epochs.Bump(familyGroup)
 	r.known.Store(k)
+	r.Epochs.Bump(familyGroup)
+}
+
+// familyGroup is the group of r's counter among those of the view of the cluster.
+const familyGroup = 0
+
+// IPv4Only reports whether addr is the address of a pod that has no IPv6 address. It is false for addresses of no known
+// pod.
+func (r *Ranges) IPv4Only(addr netip.Addr) bool {
+	if r == nil {
+		return false
+	}
+	k := r.known.Load()
+	return k != nil && k.pods[addr.Unmap().WithZone("")]
+}
+
+// Mark returns the mark of all results of [Ranges.IPv4Only]: while it matches, these are what they were, if it was read before
+// them and [epoch.Table.Any] has not moved in between. Its index is 0 without a table.
+func (r *Ranges) Mark() epoch.Mark {
+	if r == nil || r.Epochs == nil {
+		return epoch.Mark{}
+	}
+	return r.Epochs.Mark(familyGroup)
 }
 
 // copy returns a shallow copy of what is known. The caller holds r.mu.

@@ -3,8 +3,10 @@ package podrange_test
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/podrange"
 )
 
@@ -21,7 +23,7 @@ func TestClient(t *testing.T) {
 	r := new(podrange.Ranges)
 	r.SetPrefixes(1, prefixes("10.244.1.0/24", "2001:db8:1::7/64"))
 	r.SetPrefixes(2, prefixes("2001:db8:2:0:1::/80"))
-	r.SetPod(netip.MustParseAddr("2001:db8:3::5"), true)
+	r.SetPod(netip.MustParseAddr("2001:db8:3::5"), true, false)
 	for _, c := range []struct{ name, addr, known, unknown string }{
 		{"IPv4", "192.0.2.1", "192.0.2.1", "192.0.2.1"},
 		{"IPv4 as IPv6", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.1"},
@@ -69,14 +71,14 @@ func TestChanges(t *testing.T) {
 		}
 	}
 	check("at first", false)
-	r.SetPod(addr, false)
+	r.SetPod(addr, false, false)
 	check("after a pod is gone that was never there", false)
-	r.SetPod(addr, true)
-	r.SetPod(addr, true)
+	r.SetPod(addr, true, false)
+	r.SetPod(addr, true, false)
 	check("pod", true)
 	r.SetPrefixes(1, prefixes("2001:db8::/64"))
 	r.SetPrefixes(2, prefixes("2001:db8::/64"))
-	r.SetPod(addr, false)
+	r.SetPod(addr, false, false)
 	check("range", true)
 	r.SetPrefixes(1, nil)
 	check("range of the second source", true)
@@ -84,16 +86,52 @@ func TestChanges(t *testing.T) {
 	check("after all", false)
 }
 
+// TestIPv4Only: an address is of a pod without an IPv6 address as long as its pod is known and has none. The mark moves with each
+// change of that, and with no other.
+func TestIPv4Only(t *testing.T) {
+	const bits = 4
+	r := &podrange.Ranges{Epochs: epoch.New(make([]atomic.Uint64, epoch.Words(bits)), 1, bits)}
+	addr := netip.MustParseAddr("10.0.0.1")
+	for _, c := range []struct {
+		name                        string
+		pod, ipv4Only, want, change bool
+	}{
+		{"no pod", false, true, false, false},
+		{"a pod with both", true, false, false, false},
+		{"a pod without IPv6", true, true, true, true},
+		{"the same", true, true, true, false},
+		{"it has got an address", true, false, false, true},
+		{"another pod", true, true, true, true},
+		{"it ends", false, false, false, true},
+	} {
+		mark, any := r.Mark(), r.Epochs.Any()
+		r.SetPod(addr, c.pod, c.ipv4Only)
+		if moved := r.Mark() != mark; moved != c.change || moved != (r.Epochs.Any() != any) {
+			t.Errorf("%s: the mark has moved: %t", c.name, moved)
+		}
+		for _, text := range []string{"10.0.0.1", "::ffff:10.0.0.1"} {
+			if got := r.IPv4Only(netip.MustParseAddr(text)); got != c.want {
+				t.Errorf("%s: %s is %t", c.name, text, got)
+			}
+		}
+	}
+	for _, none := range []*podrange.Ranges{nil, new(podrange.Ranges)} {
+		if none.IPv4Only(addr) || none.Mark() != (epoch.Mark{}) {
+			t.Error("no pods are known, but one without IPv6 is")
+		}
+	}
+}
+
 // TestConcurrent: readers see a pod that stays, whatever else changes.
 func TestConcurrent(t *testing.T) {
 	r := new(podrange.Ranges)
 	stays, comes := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
-	r.SetPod(stays, true)
+	r.SetPod(stays, true, false)
 	var wg sync.WaitGroup
 	for source := range 2 {
 		wg.Go(func() {
 			for i := range 500 {
-				r.SetPod(comes, i%2 == 0)
+				r.SetPod(comes, i%2 == 0, i%4 == 0)
 				r.SetPrefixes(source, prefixes("2001:db8:1::/64")[:i%2])
 			}
 		})
@@ -113,10 +151,10 @@ func TestConcurrent(t *testing.T) {
 func TestClientAllocPin(t *testing.T) {
 	r := new(podrange.Ranges)
 	r.SetPrefixes(1, prefixes("2001:db8:1::/64"))
-	r.SetPod(netip.MustParseAddr("2001:db8:3::5"), true)
+	r.SetPod(netip.MustParseAddr("2001:db8:3::5"), true, true)
 	for _, text := range []string{"192.0.2.1", "2001:db8:1::9", "2001:db8:3::5", "2001:db8:4::1"} {
 		addr := netip.MustParseAddr(text)
-		if n := testing.AllocsPerRun(100, func() { r.Client(addr) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { r.Client(addr); r.IPv4Only(addr) }); n != 0 {
 			t.Errorf("%v allocations for %s", n, text)
 		}
 	}

@@ -35,6 +35,9 @@ type Client struct {
 	// Ndots is the highest option ndots of the resolvers of the row's pods; null if the row has no pods with an
 	// address, or is about a namespace.
 	Ndots *int `json:"ndots"`
+	// IPv4Only says that the row has pods with an address, and none of them has an IPv6 address. It is false in rows about
+	// namespaces.
+	IPv4Only bool `json:"ipv4Only"`
 	// QueriesPerSecond is of the window, Share the row's share of all queries in it.
 	QueriesPerSecond float64 `json:"queriesPerSecond"`
 	Share            float64 `json:"share"`
@@ -76,7 +79,10 @@ type ClientCounts struct {
 	// TCP came over a connection; Truncated got a reply over UDP with TC set.
 	TCP       uint64 `json:"tcp"`
 	Truncated uint64 `json:"truncated"`
-	Limited   uint64 `json:"limited"` // shed, refused or dropped because of a limit; not all are in Queries
+	// AAAA are for IPv6 addresses, AAAAUpstream those of them for which an upstream was asked; without answers in the kernel.
+	AAAA         uint64 `json:"aaaa"`
+	AAAAUpstream uint64 `json:"aaaaUpstream"`
+	Limited      uint64 `json:"limited"` // shed, refused or dropped because of a limit; not all are in Queries
 }
 
 // Label returns what the row is about, of a report by pod, workload or namespace: NAMESPACE/NAME, an address,

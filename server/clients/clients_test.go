@@ -59,7 +59,7 @@ func TestCounts(t *testing.T) {
 	table.SetPod(addr(1), podNo(1))
 	table.SetPod(netip.MustParseAddr("fd00::1"), podNo(1))
 	for stripe, q := range []clients.Query{
-		{Rcode: wire.NoError, Latency: 5 * time.Microsecond},
+		{Rcode: wire.NoError, AAAA: true, Latency: 5 * time.Microsecond},
 		{Rcode: wire.NXDomain, Waste: true, Latency: 20 * time.Microsecond},
 		{Rcode: wire.ServFail, Shed: true},
 		{Rcode: wire.Refused},
@@ -68,10 +68,10 @@ func TestCounts(t *testing.T) {
 	} {
 		table.Count(stripe, addr(1), q)
 	}
-	table.Count(7, netip.MustParseAddr("fd00::1"), clients.Query{Upstream: true, Latency: 3 * time.Second})
+	table.Count(7, netip.MustParseAddr("fd00::1"), clients.Query{Upstream: true, AAAA: true, Latency: 3 * time.Second})
 	table.Count(7, netip.MustParseAddr("::ffff:10.1.0.1"), clients.Query{})
 	table.CountKernel(addr(1), 10, 3, 2)
-	want := clients.Counts{NoError: 11, NXDomain: 4, ServFail: 1, Other: 2, Hits: 15, Kernel: 10, Upstream: 2, Waste: 3, Slow: 2, Shed: 1}
+	want := clients.Counts{NoError: 11, NXDomain: 4, ServFail: 1, Other: 2, Hits: 15, Kernel: 10, Upstream: 2, Waste: 3, Slow: 2, Shed: 1, AAAA: 2, AAAAUpstream: 1}
 	pod := podNo(1)
 	for by, id := range map[clients.By]clients.Pod{
 		clients.Pods: pod, clients.Workloads: {Namespace: pod.Namespace, Workload: pod.Workload}, clients.Namespaces: {Namespace: pod.Namespace},

@@ -31,6 +31,9 @@ type Counts struct {
 	// Stream came over a connection. Truncated got a reply over UDP with TC set, Capped are those of them whose client
 	// would have taken a larger one.
 	Stream, Truncated, Capped uint64
+	// AAAA are the queries for IPv6 addresses that the agent has answered, AAAAUpstream those of them for which an
+	// upstream was asked. The kernel's answers are not included.
+	AAAA, AAAAUpstream uint64
 	// Limited are the queries, and of [ReasonConnections] the connections, that were limited, by [Reason]. Those
 	// that were refused or dropped before they were resolved are not among Queries.
 	Limited [numReasons]uint64
@@ -52,7 +55,7 @@ func (c *counters) export() Counts {
 		NoError: c[noError], NXDomain: c[nxDomain], ServFail: c[servFail], Other: c[otherResult],
 		Hits: c[hits], Kernel: c[kernel], Upstream: c[upstream],
 		Waste: c[waste], Slow: c[slow], Shed: c[shed],
-		Stream: c[stream], Truncated: c[truncated], Capped: c[capped], Limited: [numReasons]uint64(c[limited:]),
+		Stream: c[stream], Truncated: c[truncated], Capped: c[capped], AAAA: c[aaaa], AAAAUpstream: c[aaaaUpstream], Limited: [numReasons]uint64(c[limited:]),
 	}
 }
 
@@ -286,6 +289,7 @@ func (c Counts) plus(d Counts) Counts {
 		Hits: c.Hits + d.Hits, Kernel: c.Kernel + d.Kernel, Upstream: c.Upstream + d.Upstream,
 		Waste: c.Waste + d.Waste, Slow: c.Slow + d.Slow, Shed: c.Shed + d.Shed,
 		Stream: c.Stream + d.Stream, Truncated: c.Truncated + d.Truncated, Capped: c.Capped + d.Capped, Limited: d.Limited,
+		AAAA: c.AAAA + d.AAAA, AAAAUpstream: c.AAAAUpstream + d.AAAAUpstream,
 	}
 }
 

@@ -16,6 +16,7 @@ const (
 	hits
 	upstream
 	waste
+	aaaa
 	rareCounters // and those that follow: of few queries, or of none that the agent answers
 	kernel       = iota - 1
 	servFail
@@ -25,6 +26,7 @@ const (
 	stream
 	truncated
 	capped
+	aaaaUpstream
 	limited     // and those that follow: by Reason
 	numCounters = limited + int(numReasons)
 )
@@ -76,7 +78,7 @@ type slot struct {
 	n     [numCounters + LatencyBuckets]uint32
 	taken bool
 
-	_ [15]byte
+	_ [7]byte
 }
 
 // place returns the index of a counter in the slot.
@@ -96,6 +98,12 @@ func (s *slot) count(q *Query, slowFrom time.Duration) {
 	s.add(sourceOf(q), 1)
 	if q.Waste {
 		s.add(waste, 1)
+	}
+	if q.AAAA {
+		s.add(aaaa, 1)
+		if q.Upstream {
+			s.add(aaaaUpstream, 1)
+		}
 	}
 	if q.Latency >= slowFrom {
 		s.add(slow, 1)

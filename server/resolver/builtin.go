@@ -8,7 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// verdicts are what ACLs and local names have decided about a query. At most one of the bits in
+// verdicts are what ACLs, local names and `aaaa` have decided about a query. At most one of the bits in
 // anyVerdict is set.
 type verdicts uint8
 
@@ -20,6 +20,7 @@ const (
 	localhost                      // the name is below localhost
 	listed                         // an ACL has judged other names than the question's
 	hidden                         // NXDOMAIN: views keep all names in the reply from the client
+	byFamily                       // the reply depends on whether the client is a pod without an IPv6 address
 )
 
 const (

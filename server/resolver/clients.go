@@ -27,7 +27,7 @@ func (r *Request) countClient(msg []byte) {
 		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
 		Upstream: r.ownLookups.asked, Cause: r.cause(rcode),
 		Shed:  r.wasShed(),
-		Waste: r.waste, Stream: r.Proto != UDP,
+		Waste: r.waste, AAAA: r.Query.Type == wire.TypeAAAA, Stream: r.Proto != UDP,
 		Truncated: r.Proto == UDP && wire.IsTruncated(msg), Capped: r.advertised > r.Query.UDPSize,
 	})
 }

@@ -42,6 +42,7 @@ func (r *Request) Forward() {
 	case r.err != nil:
 		r.reply.Fail(wire.ServFail)
 	}
+	z.withholdIPv6(r)
 	if z.lists != nil {
 		r.vet()
 	}

@@ -100,5 +100,5 @@ func (h *HitCounter) NeedsEachUse() bool { return h.source == fromCache && h.zon
 
 // ClientQuery returns what is counted for a client that was sent the reply, without the times.
 func (h *HitCounter) ClientQuery() clients.Query {
-	return clients.Query{Rcode: h.rcode, Name: h.name, Waste: h.waste}
+	return clients.Query{Rcode: h.rcode, Name: h.name, Waste: h.waste, AAAA: h.qtype == wire.TypeAAAA}
 }

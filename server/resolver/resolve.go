@@ -104,6 +104,9 @@ func (rt *Routes) ask(r *Request) Outcome {
 		return Answered
 	}
 	o := z.sources(r)
+	if z.AAAA != nil && o == Answered && hasIPv6(r.Query.Type) {
+		z.withholdIPv6(r)
+	}
 	if z.lists != nil && o == Answered {
 		r.vet()
 	}
@@ -123,9 +126,10 @@ func (rt *Routes) ask(r *Request) Outcome {
 //  6. file, auto, secondary: zones from zone files and from primary servers.
 //  7. resolver.arpa and the reverse zones of link-local and loopback addresses, which must not be
 //     forwarded (local.go).
-//  8. cache: answers of the upstreams. With permission to wait the forward step looks there.
-//  9. forward: the first pool that takes the name.
-//  10. whoami, or SERVFAIL: there is nobody to ask.
+//  8. aaaa: no upstream is asked for addresses that the client can't use.
+//  9. cache: answers of the upstreams. With permission to wait the forward step looks there.
+//  10. forward: the first pool that takes the name.
+//  11. whoami, or SERVFAIL: there is nobody to ask.
 func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of all sources, in one place
 	if o := z.template(r); o != notMine {
 		return o
@@ -149,7 +153,7 @@ func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of al
 	if o := z.authoritative(r); o != notMine {
 		return o
 	}
-	if z.servedHere(r) {
+	if z.servedHere(r) || z.deniesAAAA(r) {
 		return Answered
 	}
 	if r.mayWait() && z.choosePool(r) {

@@ -26,8 +26,8 @@ type Reusable struct {
 	hosts epoch.Mark
 }
 
-// ClientGroup is the clients that get the same replies where these depend on the client: on its namespace, or on
-// access lists. The zero ClientGroup is all clients.
+// ClientGroup is the clients that get the same replies where these depend on the client: on its namespace, on access lists, or
+// on whether it has an IPv6 address. The zero ClientGroup is all clients.
 type ClientGroup struct {
 	// Of is the directive that looks at the namespace; nil: nothing depends on it.
 	Of *Autopath
@@ -38,22 +38,25 @@ type ClientGroup struct {
 	// ACLs are the routes by whose access lists the clients have the Class; nil: nothing depends on them.
 	ACLs  *Routes
 	Class uint64
+	// Family is zero if nothing depends on it.
+	Family ClientFamily
 }
 
 // known reports whether g is about clients with a known namespace, or about all clients.
 func (g *ClientGroup) known() bool { return g.Of == nil || g.Namespace != nil && g.Mark.Index != 0 }
 
 // IsAll reports whether g is all clients.
-func (g *ClientGroup) IsAll() bool { return g.Of == nil && g.ACLs == nil }
+func (g *ClientGroup) IsAll() bool { return g.Of == nil && g.ACLs == nil && g.Family == ClientFamily{} }
 
 // clientGroup returns the clients that get r's reply. If it depends on one part of the group, the group has both, so that
 // a client has one group for all replies of a listener.
 func (r *Request) clientGroup() (g ClientGroup) {
 	g = r.clients
-	if g.Of == nil && !r.wasJudged() {
+	if g.Of == nil && r.byClient() == 0 {
 		return ClientGroup{}
 	}
 	rt := r.routes
+	g.Family = rt.familyOf(r)
 	if rt.aclClasses != nil {
 		g.ACLs, g.Class = rt, rt.aclClasses.of(r.Client.Addr())
 	}
@@ -66,9 +69,13 @@ func (r *Request) clientGroup() (g ClientGroup) {
 	return g
 }
 
-// wasJudged reports whether an access list was asked about r's client.
-func (r *Request) wasJudged() bool {
-	return r.verdicts&byACL != 0 || r.searched && r.Sources != nil && r.Sources.judged
+// byClient returns the verdicts on r's client that r's reply depends on: those of access lists, and byFamily.
+func (r *Request) byClient() (v verdicts) {
+	v = r.verdicts
+	if r.searched && r.Sources != nil {
+		v |= r.Sources.verdicts
+	}
+	return v & (byACL | byFamily)
 }
 
 // byACL are the verdicts of access lists that let a reply pass.
@@ -96,6 +103,12 @@ func (r *Request) reuse() (t Reusable, refusal reuseRefusal) {
 		}
 	}
 	t.MaxSize, t.Waste, t.Clients = r.zone.maxSize(r), r.waste, r.clientGroup()
+	if m := t.Clients.Family.Mark; r.byClient()&byFamily != 0 && m.Index != t.Mark.Index { // the view says which addresses a pod has
+		if t.More == nil {
+			t.More = r.Sources.more()
+		}
+		t.FromCluster, t.More = true, append(t.More, m)
+	}
 	t.Logged = r.zone.Log != nil
 	t.Shuffled = (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError
 	return t, refusal
@@ -110,6 +123,8 @@ func (r *Request) sourceTerms() (t Reusable, refusal reuseRefusal) {
 	case r.source == fromHosts:
 		t.Mark = r.hosts
 		return t, reusable
+	case r.source == fromAAAA:
+		t.FromCluster, t.Mark = true, r.routes.pods.Mark()
 	case r.source == fromCluster:
 		mark, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.reuseBudget())
 		if !ok {
@@ -188,16 +203,18 @@ func (r *Request) refuseReuse() reuseRefusal {
 
 // hasSource reports whether r's reply is from a source of copies, or made of such replies.
 func (r *Request) hasSource() bool {
-	return r.source == fromCluster || r.source == fromCache || r.source == fromHosts || r.viaSearch
+	return r.source == fromCluster || r.source == fromCache || r.source == fromHosts || r.source == fromAAAA || r.viaSearch
 }
 
 // clientRefusal returns why it is not known which other clients get r's reply.
 func (r *Request) clientRefusal() reuseRefusal {
 	switch {
-	case r.verdicts&^byACL != 0, r.wasJudged() && r.routes.aclClasses == nil:
+	case r.verdicts&^(byACL|byFamily) != 0, r.byClient()&byACL != 0 && r.routes.aclClasses == nil:
 		return refusedACL
 	case !r.clients.known():
 		return refusedClient
+	case r.byClient()&byFamily != 0 && r.routes.pods.Mark().Index == 0:
+		return refusedMark
 	}
 	return reusable
 }
@@ -300,9 +317,10 @@ type ReplySources struct {
 	base    int          // bytes of the client's name in front of the domains of its path
 	refusal reuseRefusal // why the reply may not be copied
 	ended   bool         // the path was followed to its end, without waiting
-	judged  bool         // an access list was asked about the client
-	n       int
-	list    [maxSources]searchSource
+	// verdicts are those on the client that the answers depend on.
+	verdicts verdicts
+	n        int
+	list     [maxSources]searchSource
 	// first is what the source of the first name says of copies, last that of the last one.
 	first, last            Reusable
 	expires                time.Duration // the least of all; 0 is never
@@ -324,7 +342,7 @@ func (s *ReplySources) begin(r *Request, base int) {
 	if s == nil {
 		return
 	}
-	s.base, s.n, s.ended, s.judged, s.refusal = base, 0, false, false, reusable
+	s.base, s.n, s.ended, s.verdicts, s.refusal = base, 0, false, 0, reusable
 	s.expires, s.fromCluster, s.fromCache, s.marks = 0, false, false, s.allMarks[:0]
 	s.add(r, "")
 }
@@ -350,7 +368,7 @@ func (s *ReplySources) add(x *Request, domain wire.Name) {
 
 // put adds the answer to x, which may be reused as t says.
 func (s *ReplySources) put(x *Request, domain wire.Name, t *Reusable) {
-	s.judged = s.judged || x.verdicts&byACL != 0
+	s.verdicts |= x.byClient()
 	s.list[s.n] = searchSource{zone: x.zone, domain: domain, source: x.source, denial: t.denial}
 	s.marks = addMark(addMark(s.marks, t.Mark), t.hosts)
 	if s.n++; s.n == 1 {

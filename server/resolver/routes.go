@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/expression"
+	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/tail"
@@ -46,6 +47,8 @@ type Routes struct {
 	tracing bool
 	// aclClasses are of the clients that ACLs treat alike; nil: there are no ACLs, or too many.
 	aclClasses *clientClasses
+	// pods says which clients are pods without an IPv6 address; nil: no zone depends on that.
+	pods *podrange.Ranges
 	// search is the directive that looks at the clients' namespaces, if there is exactly one.
 	search *Autopath
 	// dropped counts the queries that no zone takes.
@@ -68,7 +71,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.tracing = rt.tracing || z.Tracing != nil
 		rt.classes = rt.classes || z.Chaos != nil || z.Rewrite.RewritesClass()
 	}
-	rt.aclClasses, rt.search = newClientClasses(zones), onlySearch(zones)
+	rt.aclClasses, rt.search, rt.pods = newClientClasses(zones), onlySearch(zones), podsOf(zones)
 	if rt.views || slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
 		for _, z := range zones {
 			z.lists = rt

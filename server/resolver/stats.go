@@ -36,11 +36,12 @@ const (
 	fromSecondary
 	fromTransfer
 	fromGRPC
+	fromAAAA
 	sources
 )
 
-// sourceNames are the values of the plugin label: CoreDNS's names, and client_limit.
-var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer", "grpc"}
+// sourceNames are the values of the plugin label: CoreDNS's names, client_limit and aaaa.
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer", "grpc", "aaaa"}
 
 // Stats counts the queries of one zone on one address. Each reader has a stripe of counters
 // with a lock that only a scrape contends for, so counting takes no label lookup and no atomic

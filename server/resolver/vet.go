@@ -354,7 +354,7 @@ func (r *Request) vet() bool {
 
 // inherit copies a denial of other, whose answer is part of r's reply.
 func (r *Request) inherit(other *Request) {
-	r.verdicts |= other.verdicts & listed
+	r.verdicts |= other.verdicts & (listed | byFamily)
 	if other.verdicts&anyDenial != 0 {
 		r.verdicts, r.rule = r.verdicts&^anyVerdict|other.verdicts&anyVerdict, other.rule
 	}

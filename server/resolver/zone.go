@@ -43,8 +43,9 @@ type Zone struct {
 	TSIG authority.Verifier
 	// ACL decides which clients may ask what; nil: every client may ask everything.
 	ACL *ACL
-	// DNS64 synthesizes IPv6 addresses from IPv4 addresses.
+	// DNS64 synthesizes IPv6 addresses from IPv4 addresses. AAAA keeps IPv6 addresses from pods without one; nil: from none.
 	DNS64 *DNS64
+	AAAA  *AAAA
 	// Rewrite changes questions before they are resolved.
 	Rewrite *rewrite.Rules
 	// Template computes answers from the question.

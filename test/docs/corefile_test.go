@@ -56,7 +56,7 @@ func block(written string) string {
 	if head, options, ok := strings.Cut(strings.TrimSuffix(written, " }"), " { "); ok {
 		text = head + " {\n" + strings.ReplaceAll(options, "; ", "\n") + "\n}"
 	}
-	if name, _, _ := strings.Cut(written, " "); name == "autopath" || name == "k8s_external" || strings.Contains(written, " k8s:") {
+	if name, _, _ := strings.Cut(written, " "); name == "autopath" || name == "k8s_external" || name == "aaaa" || strings.Contains(written, " k8s:") {
 		text += "\nkubernetes cluster.local"
 	}
 	return ".:53 {\n" + text + "\n}\n"

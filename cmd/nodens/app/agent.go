@@ -138,6 +138,7 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 	}
 	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges, Client: limit})
 	clusterEpochs, cacheEpochs := path.epochs()
+	ranges.Epochs = clusterEpochs
 	if path.available() {
 		srv.UseKernelPath(path.program)
 	} else {

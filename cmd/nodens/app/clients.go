@@ -38,7 +38,14 @@ type labelledPod struct {
 	clients.Pod
 	keys   []string
 	values string // see [kubernetes.NodePod]
-	ndots  int    // of its resolver
+	podTraits
+}
+
+// podTraits are what is reported about one or more pods: the highest ndots of their resolvers, and whether none has an IPv6
+// address.
+type podTraits struct {
+	ndots    int
+	ipv4Only bool
 }
 
 // value returns the value of the label, "" for none.
@@ -99,16 +106,17 @@ func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod, la
 		if x.pods[addr] == nil {
 			x.pods[addr] = make(map[int]labelledPod)
 		}
-		x.pods[addr][view] = labelledPod{keys: labels, values: p.Labels, ndots: ndotsOf(&p), Pod: clients.Pod{
+		x.pods[addr][view] = labelledPod{keys: labels, values: p.Labels, podTraits: podTraits{ndotsOf(&p), !p.HasIPv6}, Pod: clients.Pod{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID,
 			Workload: clients.Workload{Kind: p.WorkloadKind, Name: p.WorkloadName},
 		}}
 	}
+	pod := x.podAt(addr)
 	if x.ranges != nil {
-		x.ranges.SetPod(addr, len(x.pods[addr]) > 0)
+		x.ranges.SetPod(addr, len(x.pods[addr]) > 0, pod != clients.Pod{} && x.ipv4Only(addr))
 	}
 	x.path.reportClient(addr) // what the kernel has answered so far is the present owner's
-	x.table.SetPod(addr, x.podAt(addr))
+	x.table.SetPod(addr, pod)
 }
 
 // onNode returns what reports whether an address is the node's or that of one of its pods.
@@ -131,6 +139,16 @@ func (x *attribution) podAt(addr netip.Addr) (pod clients.Pod) {
 	return pod
 }
 
+// ipv4Only reports whether all views say that the pod with the address has no IPv6 address.
+func (x *attribution) ipv4Only(addr netip.Addr) bool {
+	for _, p := range x.pods[addr] {
+		if !p.ipv4Only {
+			return false
+		}
+	}
+	return true
+}
+
 // defaultNdots is the option that the kubelet writes into the resolv.conf of pods.
 const defaultNdots = 5
 
@@ -142,21 +160,24 @@ func ndotsOf(p *kubernetes.NodePod) int {
 	return defaultNdots
 }
 
-// podNdots returns the highest ndots of the pods with the same key. A nil attribution knows none.
-func (x *attribution) podNdots(key func(clients.Pod) clients.Pod) map[clients.Pod]int {
-	highest := make(map[clients.Pod]int)
+// podTraits returns the traits of the pods with the same key. A nil attribution knows none.
+func (x *attribution) podTraits(key func(clients.Pod) clients.Pod) map[clients.Pod]podTraits {
+	all := make(map[clients.Pod]podTraits)
 	if x == nil {
-		return highest
+		return all
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, views := range x.pods {
 		for _, p := range views {
-			k := key(p.Pod)
-			highest[k] = max(highest[k], p.ndots)
+			k, t := key(p.Pod), p.podTraits
+			if others, ok := all[k]; ok {
+				t = podTraits{max(t.ndots, others.ndots), t.ipv4Only && others.ipv4Only}
+			}
+			all[k] = t
 		}
 	}
-	return highest
+	return all
 }
 
 // counted returns the table, nil if queries are not counted.

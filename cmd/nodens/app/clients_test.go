@@ -163,6 +163,46 @@ func TestPodRanges(t *testing.T) {
 	}
 }
 
+// TestIPv4OnlyPods: an address is of a pod without an IPv6 address while all views that know its pod say so.
+func TestIPv4OnlyPods(t *testing.T) {
+	x := newAttribution(clients.New(clients.Options{}), nil)
+	x.ranges = new(podrange.Ranges)
+	first, second := x.observer(nil), x.observer(nil)
+	addr := netip.MustParseAddr("10.1.0.1")
+	four, both := nodePod("a"), nodePod("a")
+	both.HasIPv6 = true
+	for i, step := range []struct {
+		tell func()
+		want bool
+	}{
+		{func() { first(addr, four) }, true},
+		{func() { second(addr, four) }, true},
+		{func() { second(addr, both) }, false},
+		{func() { first(addr, kubernetes.NodePod{}) }, false},
+		{func() { second(addr, nodePod("b")) }, true},
+		{func() { first(addr, four) }, false}, // the views don't agree on the pod
+		{func() { second(addr, kubernetes.NodePod{}) }, true},
+		{func() { first(addr, kubernetes.NodePod{}) }, false},
+	} {
+		step.tell()
+		if got := x.ranges.IPv4Only(addr); got != step.want {
+			t.Errorf("step %d: %t", i, got)
+		}
+	}
+	first(addr, four)
+	first(netip.MustParseAddr("10.1.0.2"), nodePod("b"))
+	mixed := nodePod("b")
+	mixed.UID, mixed.HasIPv6 = "another", true
+	first(netip.MustParseAddr("10.1.0.3"), mixed)
+	got := make(map[string]bool)
+	for p, traits := range x.podTraits(func(p clients.Pod) clients.Pod { return clients.Pod{Name: p.Name} }) {
+		got[p.Name] = traits.ipv4Only
+	}
+	if diff := cmp.Diff(map[string]bool{"a": true, "b": false}, got); diff != "" {
+		t.Errorf("rows without IPv6 (-want +got):\n%s", diff)
+	}
+}
+
 // TestPodLabel: labels belong to the pod that has the address, by each view with its own list.
 func TestPodLabel(t *testing.T) {
 	x := newAttribution(clients.New(clients.Options{}), nil)

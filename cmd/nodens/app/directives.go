@@ -91,6 +91,10 @@ var directives = [...]directive{
 	}, func(z *resolver.Zone, chaos *resolver.Chaos) { z.Chaos = chaos })},
 	{name: "dns64", install: shared(func(_ *builder, p *blockParts) *resolver.DNS64 { return resolver.NewDNS64(p.block.DNS64) },
 		func(z *resolver.Zone, dns64 *resolver.DNS64) { z.DNS64 = dns64 })},
+	{name: "aaaa", install: shared(func(a *builder, p *blockParts) *resolver.AAAA {
+		return resolver.NewAAAA(p.block.AAAA, a.limiters.ranges)
+	},
+		func(z *resolver.Zone, aaaa *resolver.AAAA) { z.AAAA = aaaa })},
 	{name: "rewrite", install: shared(func(_ *builder, p *blockParts) *rewrite.Rules { return rewrite.New(p.block.Rewrite) },
 		func(z *resolver.Zone, rules *rewrite.Rules) { z.Rewrite = rules })},
 	{name: "template", install: shared(func(_ *builder, p *blockParts) *template.Templates { return template.New(p.block.Template) },

@@ -41,7 +41,7 @@ func (s pageSource) Clients(by, window string, limit int) (*report.Clients, erro
 	s.kernelPath.updateCounters() // before the counters are read
 	c := newClients(by, window, table.Top(clientRows[by], clientWindows[window], min(limit, maxShownClients)))
 	if by == "workload" {
-		s.setNdots(c.Clients, by)
+		s.describePods(c.Clients, by)
 	}
 	return c, nil
 }

@@ -31,15 +31,15 @@ func (a *agent) showClients(w http.ResponseWriter, r *http.Request) {
 		c := clientReport(table, by, window)
 		c.Header = a.header()
 		if by != "namespace" {
-			a.setNdots(c.Clients, by)
+			a.describePods(c.Clients, by)
 		}
 		writeJSON(w, c)
 	}
 }
 
-// setNdots sets the option ndots of the rows of pods or workloads.
-func (a *agent) setNdots(rows []report.Client, by string) {
-	highest := a.builder.clients.podNdots(func(p clients.Pod) clients.Pod {
+// describePods sets what the rows of pods or workloads say about pods.
+func (a *agent) describePods(rows []report.Client, by string) {
+	traits := a.builder.clients.podTraits(func(p clients.Pod) clients.Pod {
 		if p.UID = ""; by == "workload" {
 			p.Name = ""
 		}
@@ -48,8 +48,8 @@ func (a *agent) setNdots(rows []report.Client, by string) {
 	for i := range rows {
 		c := &rows[i]
 		key := clients.Pod{Namespace: c.Namespace, Name: c.Pod, Workload: clients.Workload{Kind: c.WorkloadKind, Name: c.Workload}}
-		if n, ok := highest[key]; ok && c.Kind == "pod" {
-			c.Ndots = &n
+		if t, ok := traits[key]; ok && c.Kind == "pod" {
+			c.Ndots, c.IPv4Only = &t.ndots, t.ipv4Only
 		}
 	}
 }
@@ -126,6 +126,6 @@ func newClientCounts(c clients.Counts) report.ClientCounts {
 	return report.ClientCounts{
 		Queries: c.Queries(), NoError: c.NoError, NXDomain: c.NXDomain, Servfail: c.ServFail, Other: c.Other,
 		Hits: c.Hits, Kernel: c.Kernel, Upstream: c.Upstream, Shed: c.Shed, Waste: c.Waste, Slow: c.Slow,
-		TCP: c.Stream, Truncated: c.Truncated, Limited: c.AllLimited(),
+		TCP: c.Stream, Truncated: c.Truncated, AAAA: c.AAAA, AAAAUpstream: c.AAAAUpstream, Limited: c.AllLimited(),
 	}
 }

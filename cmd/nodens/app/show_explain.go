@@ -103,8 +103,8 @@ func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
 
 // ndotsOf returns the option ndots of the resolver of a pod, and the default if the pod is not known.
 func (a *agent) ndotsOf(pod clients.Pod) int {
-	if n, ok := a.builder.clients.podNdots(func(p clients.Pod) clients.Pod { return p })[pod]; ok {
-		return n
+	if t, ok := a.builder.clients.podTraits(func(p clients.Pod) clients.Pod { return p })[pod]; ok {
+		return t.ndots
 	}
 	return defaultNdots
 }

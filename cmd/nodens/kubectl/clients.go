@@ -84,6 +84,7 @@ func keyOfClient(c *mergedClient) clientKey {
 // mergeClients adds c to total.
 func mergeClients(total, c *mergedClient) {
 	total.Nodes += c.Nodes
+	total.IPv4Only = total.IPv4Only && c.IPv4Only
 	total.QueriesPerSecond += c.QueriesPerSecond
 	total.UpstreamPerSecond += c.UpstreamPerSecond
 	total.P50Seconds, total.P99Seconds = max(total.P50Seconds, c.P50Seconds), max(total.P99Seconds, c.P99Seconds)
@@ -118,6 +119,6 @@ func sum(a, b report.ClientCounts) report.ClientCounts {
 	return report.ClientCounts{
 		Queries: a.Queries + b.Queries, NoError: a.NoError + b.NoError, NXDomain: a.NXDomain + b.NXDomain, Servfail: a.Servfail + b.Servfail, Other: a.Other + b.Other,
 		Hits: a.Hits + b.Hits, Kernel: a.Kernel + b.Kernel, Upstream: a.Upstream + b.Upstream, Shed: a.Shed + b.Shed, Waste: a.Waste + b.Waste, Slow: a.Slow + b.Slow,
-		TCP: a.TCP + b.TCP, Truncated: a.Truncated + b.Truncated, Limited: a.Limited + b.Limited,
+		TCP: a.TCP + b.TCP, Truncated: a.Truncated + b.Truncated, AAAA: a.AAAA + b.AAAA, AAAAUpstream: a.AAAAUpstream + b.AAAAUpstream, Limited: a.Limited + b.Limited,
 	}
 }
