@@ -41,6 +41,9 @@ For each upstream whose budget (max_rate) is used by half or more, show the work
 upstreams most, and what relieves the budget: a lower ndots, a longer TTL for names that it asks for
 again and again, serve_stale, or client_limit for names that it asks for only once.
 
+For pods without an IPv6 address, show how often they ask for one (AAAA), and how often an upstream
+was asked because of it; aaaa auto in the Corefile saves that. Answers in the kernel do not count.
+
 For each workload whose pods get truncated replies (TC) and have never asked over TCP, show how many
 replies that are, and what to change: the client's setting, or bufsize in the Corefile.`
 
@@ -177,6 +180,10 @@ func (f *adviseFlags) print(stdout io.Writer, reply any, a *report.ClusterAdvice
 		var err error
 		if a.Nodes > 0 {
 			fmt.Fprintf(w, "%s: %d queries of pods in the last %s, of which %s are search waste\n", where, a.Queries, seconds(a.WindowSeconds).Round(time.Second), percent(wasteShare(a)))
+			if a.UnusableUpstream > 0 {
+				fmt.Fprintf(w, "pods without an IPv6 address asked %d times for one (%s of the queries), and an upstream was asked %d times; aaaa auto in the Corefile saves that\n",
+					a.UnusableAAAA, percent(float64(a.UnusableAAAA)/float64(a.Queries)), a.UnusableUpstream)
+			}
 			err = cmp.Or(f.printWorkloads(w, a), f.printTruncated(w, a.Truncated), printBudgets(w, a.Budgets))
 			printMore(w, a.MoreBudgets, "")
 		}

@@ -84,6 +84,34 @@ func TestAdvise(t *testing.T) {
 	}
 }
 
+// TestAdviseAAAA: how many queries of pods without an IPv6 address `aaaa auto` saves, on one node and on several.
+func TestAdviseAAAA(t *testing.T) {
+	replies := adviceReplies(0)
+	clients := replies["/clients?by=workload&window=1h"].(report.Clients)
+	for i, upstream := range []uint64{60, 70, 80} {
+		clients.Clients[i].Window.AAAA, clients.Clients[i].Window.AAAAUpstream = 250, upstream
+		clients.Clients[i].IPv4Only = i != 1
+	}
+	clients.Clients[2].IPv4Only = false // the node
+	const text = "pods without an IPv6 address asked %d times for one (25.0%% of the queries), and an upstream was asked %d times; aaaa auto in the Corefile saves that\n"
+	socket := adviceAgent(t, replies)
+	if code, out, stderr := outcome(t, "advise", "--admin-socket", socket); code != 0 || !strings.Contains(out, fmt.Sprintf(text, 250, 60)) {
+		t.Errorf("%d %s\n%s", code, stderr, out)
+	}
+	var reply report.Advice
+	if _, out, _ := outcome(t, "advise", "-o", "json", "--admin-socket", socket); json.Unmarshal([]byte(out), &reply) != nil || reply.UnusableAAAA != 250 || reply.UnusableUpstream != 60 {
+		t.Fatalf("as JSON:\n%s", out)
+	}
+	k := newFakeKubectl(t)
+	for i := range 2 {
+		reply.Node = fmt.Sprint("node-", i)
+		k.agent(fmt.Sprint("p", i), reply.Node, reply)
+	}
+	if code, out, stderr := pluginOutcome(t, "advise --timeout 1m"); code != 0 || !strings.Contains(out, fmt.Sprintf(text, 500, 120)) {
+		t.Errorf("%d %s\n%s", code, stderr, out)
+	}
+}
+
 // budgetReplies are adviceReplies of an agent that uses the budget of an upstream, mostly for a Deployment.
 func budgetReplies() map[string]any {
 	replies := adviceReplies(0)

@@ -114,6 +114,10 @@ type AdviceCounts struct {
 	Queries          uint64  `json:"queries"`
 	Waste            uint64  `json:"waste"`
 	QueriesPerSecond float64 `json:"queriesPerSecond"`
+	// UnusableAAAA are the queries for IPv6 addresses of workloads without an IPv6 address, UnusableUpstream those of them for
+	// which an upstream was asked. The directive aaaa saves the latter. Answers in the kernel are not included.
+	UnusableAAAA     uint64 `json:"unusableAAAA"`
+	UnusableUpstream uint64 `json:"unusableUpstream"`
 	// Workloads are those with a share of waste of LeastWaste or more, those with the most waste first.
 	Workloads []AdvisedWorkload `json:"workloads"`
 	// Changes are those for all pods together.

@@ -30,9 +30,7 @@ func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
 	byWorkload, byNamespace, wasteOf := s.ofWorkloads(names), s.ofNamespaces(waste), make(map[string]uint64)
 	for i := range clients.Clients {
 		if c := &clients.Clients[i]; c.Kind == "pod" {
-			a.Queries += c.Window.Queries
-			a.Waste += c.Window.Waste
-			a.QueriesPerSecond += c.QueriesPerSecond
+			addClient(&a.AdviceCounts, c)
 			wasteOf[c.Namespace] += c.Window.Waste
 		}
 	}
@@ -59,6 +57,17 @@ func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
 	a.Truncated = truncated(clients)
 	Complete(&a.AdviceCounts)
 	return a
+}
+
+// addClient adds the queries of a workload to a.
+func addClient(a *report.AdviceCounts, c *report.Client) {
+	a.Queries += c.Window.Queries
+	a.Waste += c.Window.Waste
+	a.QueriesPerSecond += c.QueriesPerSecond
+	if c.IPv4Only {
+		a.UnusableAAAA += c.Window.AAAA
+		a.UnusableUpstream += c.Window.AAAAUpstream
+	}
 }
 
 // Complete keeps the workloads with a share of waste of [report.LeastWaste] or more, and sets the shares, the changes and the

@@ -33,6 +33,7 @@ func Advice(ctx context.Context, c *Cluster, window string) (*report.ClusterAdvi
 				r.WindowSeconds = a.WindowSeconds
 			}
 			r.Queries, r.Waste, r.QueriesPerSecond = r.Queries+a.Queries, r.Waste+a.Waste, r.QueriesPerSecond+a.QueriesPerSecond
+			r.UnusableAAAA, r.UnusableUpstream = r.UnusableAAAA+a.UnusableAAAA, r.UnusableUpstream+a.UnusableUpstream
 			for _, w := range a.Workloads {
 				workloads.add(w)
 			}

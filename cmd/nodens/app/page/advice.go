@@ -77,10 +77,22 @@ func adviceRows(source Source, window string) (rows []adviceRow, err error) {
 	if a.Queries > 0 {
 		add("(all)", float64(a.Waste)/float64(a.Queries), a.Changes)
 	}
+	rows = append(rows, aaaaRows(a)...)
 	for i := range a.Truncated {
 		for _, r := range a.Truncated[i].Remedies {
 			rows = append(rows, adviceRow{workload: a.Truncated[i].Label(), change: r.Kind + ": truncated replies, never TCP", help: r.Reason})
 		}
 	}
 	return rows, nil
+}
+
+// aaaaRows returns what `aaaa auto` saves, if it saves anything.
+func aaaaRows(a *report.Advice) []adviceRow {
+	if a.UnusableUpstream == 0 {
+		return nil
+	}
+	share := float64(a.UnusableUpstream) / float64(a.Queries)
+	return []adviceRow{{
+		workload: "(without IPv6)", change: "aaaa auto", help: "in the Corefile: no upstream is asked for IPv6 addresses", saved: share, savedPerSecond: share * a.QueriesPerSecond,
+	}}
 }
