@@ -1,6 +1,9 @@
 package wire
 
-import "slices"
+import (
+	"net/netip"
+	"slices"
+)
 
 // NameRef is a name in a reply other than the question's: the owner of a record, or the target
 // of one of the types listed at [Names.Next].
@@ -68,44 +71,27 @@ func (n *Names) Next() (NameRef, bool) {
 
 // nameRef returns the name at off.
 func (n *Names) nameRef(off int, target bool) NameRef {
-	item, _ := n.read(off, target)
-	return item
-}
-
-// read is nameRef with the offset behind the name.
-func (n *Names) read(off int, target bool) (item NameRef, end int) {
-	size, end := unpackName(n.name[:], n.it.msg, off, &n.budget)
-	item = NameRef{Section: n.it.section, Record: n.it.n - 1, Type: n.it.Type, Target: target}
+	size, _ := unpackName(n.name[:], n.it.msg, off, &n.budget)
+	item := NameRef{Section: n.it.section, Record: n.it.n - 1, Type: n.it.Type, Target: target}
 	if size > 0 {
 		item.Name = n.name[:size]
 	}
-	return item, end
+	return item
 }
-
-// The keys of addresses in SVCB and HTTPS records (RFC 9460, 14.3.2).
-const (
-	keyIPv4Hint = 4
-	keyIPv6Hint = 6
-)
 
 // targetRef returns the target of the record.
 func (n *Names) targetRef() NameRef {
-	item, off := n.read(n.it.Data+targetAt(n.it.Type), true)
-	if n.it.Type != TypeSVCB && n.it.Type != TypeHTTPS || item.Name == nil {
+	item := n.nameRef(n.it.Data+targetAt(n.it.Type), true)
+	if n.it.Type != TypeSVCB && n.it.Type != TypeHTTPS {
 		return item
 	}
 	if len(item.Name) == 1 {
 		item = n.nameRef(n.it.Start, true)
 	}
-	for off+4 <= n.it.End {
-		switch u16(n.it.msg[off:]) {
-		case keyIPv4Hint:
-			item.HintsA = true
-		case keyIPv6Hint:
-			item.HintsAAAA = true
-		}
-		off += 4 + int(u16(n.it.msg[off+2:]))
-	}
+	eachHint(n.it.msg[n.it.Data:n.it.End], func(addr netip.Addr) bool {
+		item.HintsA, item.HintsAAAA = item.HintsA || addr.Is4(), item.HintsAAAA || addr.Is6()
+		return true
+	})
 	return item
 }
 
