@@ -170,6 +170,14 @@ const (
 // Hit reports whether Get has completed the reply.
 func (r *Result) Hit() bool { return r.state != resultMiss }
 
+// copy makes r the reply packed, and says in it that it has expired.
+func (r *Result) copy(to *wire.Reply, packed wire.Packed, ttl uint32) {
+	to.Copy(packed, ttl)
+	if r.state == resultStale {
+		explainStale(to)
+	}
+}
+
 // Get makes r the cached reply to q, with the TTL that is left at now, a time on the
 // store's clock. At a miss r is unchanged. Get changes nothing in the cache: the caller
 // counts the lookup with [Result.Count] when the query is finished, or drops the Result if
@@ -187,7 +195,7 @@ func (c *Cache) Get(q *wire.Query, r *wire.Reply, now time.Duration) Result {
 	}
 	packed, ttl := res.entry.packed, c.ttl(res.entry, now)
 	s.mu.Unlock()
-	r.Copy(packed, ttl)
+	res.copy(r, packed, ttl)
 	return res
 }
 
@@ -210,7 +218,7 @@ func (c *Cache) GetFinal(q *wire.Query, r *wire.Reply, now time.Duration) (res R
 	packed, ttl := res.entry.packed, c.ttl(res.entry, now)
 	refresh = res.count()
 	s.mu.Unlock()
-	r.Copy(packed, ttl)
+	res.copy(r, packed, ttl)
 	return res, refresh
 }
 

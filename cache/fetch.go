@@ -88,7 +88,7 @@ func (c *Cache) fetch(ctx context.Context, q *wire.Query, r *wire.Reply, exchang
 	if e := res.entry; e != nil {
 		packed, ttl := e.packed, c.ttl(e, now)
 		s.mu.Unlock()
-		r.Copy(packed, ttl)
+		res.copy(r, packed, ttl)
 		if refresh {
 			c.Refresh(q, exchange)
 		}
@@ -390,7 +390,7 @@ func (c *Cache) complete(ctx context.Context, f *call, exchange ExchangeFunc, w 
 	case errors.Is(err, ErrUnreachable):
 		f.err, n.failed, n.unanswered = err, true, true
 	default:
-		resp = wire.ErrorResponse(f.q, wire.ServFail)
+		resp = wire.ErrorResponse(f.q, wire.ServFail).Explain(wire.EDECachedError)
 		n = c.setResult(f, &resp)
 		f.err, n.unanswered = err, true
 	}
@@ -562,6 +562,16 @@ func (c *Cache) serveStale(p *cacheShard, old staleAnswer, r *wire.Reply) {
 	p.stale++
 	p.shard.mu.Unlock()
 	r.Copy(old.packed, seconds(c.cfg.Stale.TTL))
+	explainStale(r)
+}
+
+// explainStale says in r that it is an expired answer (RFC 8914, 4.4 and 4.20).
+func explainStale(r *wire.Reply) {
+	if r.Rcode() == wire.NXDomain {
+		r.SetEDE(wire.EDEStaleNXDomain)
+	} else {
+		r.SetEDE(wire.EDEStaleAnswer)
+	}
 }
 
 // fetchStale is fetch where e has expired and may be served. It is called with the shard

@@ -127,7 +127,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	control := http.NewResponseController(w)
 	e := newStreamQuery(h.s, control)
-	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
+	e.x.Proto, e.x.Client, e.x.Stripe, e.x.Encrypted = resolver.TCP, v.client, v.stripe, r.TLS != nil
 	if !h.requests.begin(&v.connActivity, e) {
 		h.protocol.reject(w, e, shedCapacity)
 		e.reusable = true

@@ -34,6 +34,38 @@ func TestKdig(t *testing.T) {
 	}
 }
 
+// TestKdigPadding: a reply has a multiple of 468 bytes if its query is padded and nobody can read it, or came over QUIC (RFC 8467, 4.1;
+// RFC 9250, 5.4). It is not padded over UDP and TCP.
+func TestKdigPadding(t *testing.T) {
+	if out, err := exec.Command("sh", "../test/install.sh", "kdig").CombinedOutput(); err != nil {
+		t.Skipf("kdig can't be installed: %v: %s", err, out)
+	}
+	cert := mustCertificate(t, writeCertificate(t, ca.ForTest(t), t.TempDir(), "a server", time.Now().Add(time.Hour)))
+	for _, tt := range []struct {
+		options string
+		via     config.Transport
+		padded  bool
+	}{
+		{"+padding=64 +notcp", config.PlainDNS, false}, {"+padding=64 +tcp", config.PlainDNS, false},
+		{"+padding +tls", config.DNSOverTLS, true}, {"+nopadding +edns +tls", config.DNSOverTLS, false},
+		{"+padding +https", config.DNSOverHTTPS, true}, {"+nopadding +edns +https", config.DNSOverHTTPS, false},
+		{"+padding +quic", config.DNSOverQUIC, true}, {"+nopadding +edns +quic", config.DNSOverQUIC, true}, {"+noedns +nopadding +quic", config.DNSOverQUIC, false},
+	} {
+		cfg := ListenerConfig{Transport: tt.via}
+		if tt.via != config.PlainDNS {
+			cfg.Certificate = cert
+		}
+		_, addr, _ := startListener(t, patientLimits(), cfg, byHand(t))
+		args := append([]string{"@" + addr.Addr().String(), "-p", strconv.Itoa(int(addr.Port()))}, strings.Fields(tt.options)...)
+		out, err := exec.Command("kdig", append(args, "by.hand.", "A")...).CombinedOutput()
+		_, rest, found := strings.Cut(string(out), "Received ")
+		size, _ := strconv.Atoi(strings.Fields(rest + " ")[0])
+		if padded := size == 468; err != nil || !found || padded != tt.padded {
+			t.Errorf("kdig %s: %d bytes, error %v\n%s", tt.options, size, err, out)
+		}
+	}
+}
+
 // TestKdigKeepalive: a client that asks for it is told for how long its connection may be idle, over TCP and TLS only (RFC 7828).
 func TestKdigKeepalive(t *testing.T) {
 	cert := mustCertificate(t, writeCertificate(t, ca.ForTest(t), t.TempDir(), "a server", time.Now().Add(time.Hour)))

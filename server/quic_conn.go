@@ -219,7 +219,7 @@ func (c *quicConn) answer(str *quic.Stream, e *streamQuery) {
 		c.failRead(str, e, err)
 		return
 	}
-	e.x.Proto, e.x.Client, e.x.Stripe = resolver.QUIC, c.client, c.stripe
+	e.x.Proto, e.x.Client, e.x.Stripe, e.x.Encrypted = resolver.QUIC, c.client, c.stripe, true
 	frame, reason := c.reply(e, buf[lengthPrefix:])
 	switch reason {
 	case quicNoError:

@@ -368,7 +368,7 @@ func (q *quicListener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := newStreamQuery(q.l.s, http.NewResponseController(w))
-	e.x.Proto, e.x.Client, e.x.Stripe, e.conn = resolver.QUIC, c.client, c.stripe, &c.connActivity
+	e.x.Proto, e.x.Client, e.x.Stripe, e.x.Encrypted, e.conn = resolver.QUIC, c.client, c.stripe, true, &c.connActivity
 	defer e.release()
 	defer recoverRequest(q.l.s, w, &q.doh)
 	q.doh.serve(e, w, r)

@@ -139,6 +139,7 @@ func (c *tcpConn) end() {
 func (c *tcpConn) onReadable(fd uintptr) bool {
 	d := readStates.Get().(*readState)
 	d.x.Proto, d.x.Client, d.x.Stripe, d.x.Streams = resolver.TCP, c.client, c.stripe, true
+	d.x.Encrypted = c.tls != nil
 	d.x.Turns, d.x.Room, d.x.Idle = c.s.largeTurns, c.s.largeRoom, c.l.timeouts().idle
 	d.replies, d.gotQuery = d.writeBuf[:0], false
 	if c.readBuf == nil {

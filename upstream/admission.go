@@ -111,7 +111,7 @@ func (x *exchange) dispatch(q *query, now time.Time) {
 	if x.deadline.Before(q.deadline) {
 		q.deadline = x.deadline
 	}
-	q.build(!a.withoutEDNS)
+	q.build(!a.withoutEDNS, s)
 	x.recordStart(q)
 	a.via.start(q)
 }

@@ -148,14 +148,18 @@ func echoConn(c net.Conn) {
 	}
 }
 
-// answerA turns query, which ends with an OPT record, into its reply in place. A probe has
+// answerA turns query, which has an OPT record after the question, into its reply in place. A probe has
 // no OPT record and is returned unchanged.
 func answerA(query []byte) []byte {
 	if query[11] == 0 {
 		query[2] |= qrBit
 		return query
 	}
-	out := query[:len(query)-optLen]
+	end := headerLen
+	for query[end] != 0 {
+		end += 1 + int(query[end])
+	}
+	out := query[:end+5]
 	out[2] |= qrBit
 	out[7], out[11] = 1, 0 // ANCOUNT, ARCOUNT
 	return append(out, 0xC0, headerLen, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1)

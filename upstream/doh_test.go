@@ -372,7 +372,7 @@ func askManyAtOnce(t *testing.T, via transport) {
 					go cancel()
 				}
 				q.request, q.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
-				q.build(true)
+				q.build(true, new(server))
 				msg, err := roundTrip(ctx, via, q, time.Now().Add(time.Hour))
 				if err != nil && !errors.Is(err, context.Canceled) {
 					t.Errorf("query %d of %d: %v", j, i, err)

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -430,6 +431,32 @@ func TestRefusedPort(t *testing.T) {
 func TestNoServers(t *testing.T) {
 	if _, err := newPool(t, forwardTo()).Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrNoUpstream) {
 		t.Errorf("without servers: %v, want ErrNoUpstream", err)
+	}
+}
+
+// TestPaddedQueries: queries have a multiple of 128 bytes where nobody can read them, and no padding elsewhere.
+func TestPaddedQueries(t *testing.T) {
+	q := question(t, "example.org.")
+	for _, options := range []string{"", "abcdefg"} {
+		if options != "" {
+			q.Options = wire.SetOption(nil, 65518, []byte(options))
+		}
+		for _, encrypted := range []bool{false, true} {
+			x := newQuery()
+			x.request, x.payload = q, 1232
+			x.build(true, &server{encrypted: encrypted})
+			m := new(dns.Msg)
+			if err := m.Unpack(x.message()); err != nil {
+				t.Fatal(err)
+			}
+			padded := slices.ContainsFunc(m.IsEdns0().Option, func(o dns.EDNS0) bool { return o.Option() == dns.EDNS0PADDING })
+			if padded != encrypted || encrypted && len(x.message())%wire.QueryBlock != 0 {
+				t.Errorf("encrypted %t: %d bytes, padded %t", encrypted, len(x.message()), padded)
+			}
+			if x.build(false, &server{encrypted: encrypted}); len(x.message()) != headerLen+len(q.Name())+4 {
+				t.Errorf("%d bytes without EDNS", len(x.message()))
+			}
+		}
 	}
 }
 

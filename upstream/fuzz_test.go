@@ -40,7 +40,7 @@ func (b *bytesConn) Read(p []byte) (int, error) {
 func fixedQuery(t testing.TB) *query {
 	q := newQuery()
 	q.request, q.payload = question(t, "www.example.org."), DefaultPayload
-	q.build(true)
+	q.build(true, new(server))
 	binary.BigEndian.PutUint16(q.frame[2:], 0x0102)
 	return q
 }

@@ -16,7 +16,7 @@ func namedQuery(t *testing.T, name string) *query {
 	q := fixedQuery(t)
 	q.request = question(t, name)
 	q.deadline = time.Now().Add(time.Hour)
-	q.build(true)
+	q.build(true, new(server))
 	return q
 }
 

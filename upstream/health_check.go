@@ -169,7 +169,7 @@ func (p *Pool) startShadow(s *server, x *exchange, at int64) {
 	s.shadowedAt.Store(at)
 	q := newQuery()
 	q.request, q.payload, q.tcp = x.request, uint16(p.opts.Payload), x.tcp
-	q.build(true)
+	q.build(true, s)
 	q.request = nil // it belongs to the exchange
 	p.tasks.Go(func() {
 		defer s.shadowing.Store(false)

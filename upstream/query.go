@@ -53,6 +53,8 @@ type query struct {
 
 	// frame is the query with the length prefix of TCP (RFC 1035, 4.2.2).
 	frame []byte
+	// options is the buffer for the options in it.
+	options []byte
 	// reply is the buffer for the reply.
 	reply []byte
 
@@ -117,11 +119,15 @@ func (q *query) newID() uint16 {
 	return binary.BigEndian.Uint16(q.randomBytes[q.randomLeft:])
 }
 
-// build writes the query with a new ID into frame.
-func (q *query) build(edns bool) {
+// build writes the query to s with a new ID into frame. On encrypted transports it is padded (RFC 8467, 4.1).
+func (q *query) build(edns bool, s *server) {
 	b := wire.AppendQuery(append(q.frame[:0], 0, 0), q.newID(), q.request.Name(), q.request.Type, q.request, q.payload)
 	if edns {
-		b = wire.AppendOptions(b, q.request.Options)
+		q.options = append(q.options[:0], q.request.Options...)
+		if s.encrypted {
+			q.options = wire.PadOptions(q.options, len(b)-2, wire.QueryBlock)
+		}
+		b = wire.AppendOptions(b, q.options)
 	} else {
 		b = stripOPT(b)
 	}

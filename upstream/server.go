@@ -77,6 +77,7 @@ type server struct {
 	addr        netip.AddrPort
 	label       string // addr as text, for logs
 	readTimeout time.Duration
+	encrypted   bool // nobody on the way can read queries
 	// udp and tcp are the same if the target has only one transport.
 	udp, tcp transport
 	// probes has its own sockets: a probe must not wait behind queries to a silent server.
@@ -131,7 +132,7 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *
 		s.initPlainDNS(cfg, opts, probe)
 		return s
 	}
-	if cfg.UsesTLS(target) {
+	if s.encrypted = cfg.UsesTLS(target); s.encrypted {
 		secure, err := newTLSConfig(cfg.TLS, cmp.Or(target.ServerName, cfg.ServerName, target.Host))
 		if err != nil {
 			s.udp = errTransport{err}

@@ -284,7 +284,7 @@ func TestResendsEnd(t *testing.T) {
 		via.mu.Unlock()
 		q := newQuery()
 		q.request, q.payload = question(t, "deadly.test."), DefaultPayload
-		q.build(true)
+		q.build(true, new(server))
 		_, err := roundTrip(t.Context(), via, q, time.Now().Add(time.Hour))
 		if err == nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("flight %d: %v; want that the server closed the connection", i, err)

@@ -9,7 +9,9 @@ import (
 const (
 	OptionNSID      = 3  // RFC 5001, 2.3
 	OptionSubnet    = 8  // RFC 7871, 6
+	OptionCookie    = 10 // RFC 7873, 4
 	optionKeepalive = 11 // RFC 7828, 3.1
+	optionPadding   = 12 // RFC 7830, 3
 	optionEDE       = 15 // RFC 8914, 2
 )
 
@@ -19,8 +21,12 @@ type EDE uint16
 // The extended errors that this module sends.
 const (
 	EDEOther                EDE = 0
+	EDEStaleAnswer          EDE = 3
+	EDECachedError          EDE = 13
 	EDEBlocked              EDE = 15
 	EDEFiltered             EDE = 17
+	EDEProhibited           EDE = 18
+	EDEStaleNXDomain        EDE = 19
 	EDENoReachableAuthority EDE = 22
 	EDENetworkError         EDE = 23
 )
@@ -52,6 +58,8 @@ func (q *Query) readOptions(data []byte) {
 			q.NSID = true
 		case optionKeepalive:
 			q.Keepalive = true
+		case optionPadding:
+			q.Padded = true
 		}
 		data = data[end:]
 	}
@@ -136,6 +144,34 @@ func AppendOptions(b, options []byte) []byte {
 	return append(b, options...)
 }
 
+// QueryBlock and ReplyBlock are the lengths, in bytes, to a multiple of which queries and replies are padded on encrypted
+// transports (RFC 8467, 4.1).
+const (
+	QueryBlock = 128
+	ReplyBlock = 468
+)
+
+// PadOptions appends a padding option to list, the options of a message that has size bytes without them, so that it has a
+// multiple of block.
+func PadOptions(list []byte, size, block int) []byte {
+	return SetOption(list, optionPadding, padding[:missing(size+len(list)+optionHead, block)])
+}
+
+// missing returns how much n is short of a multiple of block.
+func missing(n, block int) int { return (block - n%block) % block }
+
+// SetPadding makes [Reply.Finish] pad the message, if it has an OPT record, to a multiple of block bytes, or to its limit. 0 is no
+// padding. [Reply.Reset] keeps it.
+func (r *Reply) SetPadding(block int) { r.block = block }
+
+// pad sets the length of the padding for a message of at most limit bytes, which is complete but for its OPT record.
+func (r *Reply) pad(limit int) {
+	n := len(r.b) + optLen + r.optionsLen() + optionHead
+	if r.block > 0 && n <= limit {
+		r.padding = optionHead + min(missing(n, r.block), limit-n)
+	}
+}
+
 // SetNSID adds the server's identifier to the reply's OPT record, if it has one. id has at
 // most [MaxNSID] bytes; "" removes it. [Reply.Reset] keeps it.
 func (r *Reply) SetNSID(id string) { r.nsid = id }
@@ -169,7 +205,7 @@ func (r *Reply) optionsLen() (n int) {
 	if r.keepalive != 0 {
 		n += optionHead + 2
 	}
-	return n
+	return n + r.padding
 }
 
 // appendOptions appends the OPT record's options.
@@ -190,4 +226,12 @@ func (r *Reply) appendOptions() {
 		r.b = append16(r.b, 2)
 		r.b = append16(r.b, r.keepalive)
 	}
+	if r.padding > 0 {
+		r.b = append16(r.b, optionPadding)
+		r.b = append16(r.b, uint16(r.padding-optionHead))
+		r.b = append(r.b, padding[:r.padding-optionHead]...)
+	}
 }
+
+// padding are the bytes of the option.
+var padding [ReplyBlock]byte

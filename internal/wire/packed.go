@@ -16,7 +16,7 @@ var errTooCostly = fmt.Errorf("%w: reading its names, aliases or rare records wo
 
 // Packed is a reply in the form in which it is cached: a checked message with ID 0, the
 // question in lower case, compressed names and no OPT record, followed by the offsets of its
-// TTLs. It is immutable and safe for concurrent use. The zero value is no reply.
+// TTLs. In place of the ID it has the extended error (RFC 8914), without its text: one more than its code, 0 for none. It is immutable and safe for concurrent use. The zero value is no reply.
 type Packed struct {
 	// data is the message and the offsets. Between its length and its capacity are zeros, or the options and their
 	// length, see [Packed.WithOptions]; nothing may be appended to it.
@@ -89,8 +89,13 @@ func (p Packed) end() int {
 func (p Packed) message() []byte { return p.data[:p.end()] }
 
 // Append appends the message in p to b, for [Query.Restore]: with ID 0, the question in lower
-// case, and the original TTLs. p must not be zero.
-func (p Packed) Append(b []byte) []byte { return append(b, p.message()...) }
+// case, and the original TTLs, but no extended error. p must not be zero.
+func (p Packed) Append(b []byte) []byte {
+	begin := len(b)
+	b = append(b, p.message()...)
+	put16(b[begin:], 0)
+	return b
+}
 
 // Response is an upstream's reply that has been read and checked.
 type Response struct {
@@ -181,17 +186,18 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 		} else if s.repack { // or else it is passed on as it is
 			return Response{}, err
 		}
-		rcode := s.Rcode // repack drops its extended part with the OPT record
+		rcode, ede := s.Rcode, s.ede // repack drops them with the OPT record
 		// Names that were written out may be pointers now.
 		if s, err = scanResponse(msg, q, 2*left); err != nil {
 			return Response{}, err
 		}
-		s.Rcode = rcode
+		s.Rcode, s.ede = rcode, ede
 	}
 	s.Packed = pack(msg[:s.end], q, s.ttls)
 	flags := u16(msg[2:])&(flagAA|flagTC|flagRA|flagAD) | flagQR | uint16(s.Rcode&rcodeMask)
 	put16(s.Packed.data[2:], flags)
 	put16(s.Packed.data[10:], u16(msg[10:])-s.opts)
+	put16(s.Packed.data, s.ede)
 	return s.Response, nil
 }
 
@@ -213,6 +219,12 @@ func (s *responseScan) rewritten(msg []byte, q *Query) (written []byte, err erro
 // ErrorResponse returns a reply to q with rcode c and no records, such as a SERVFAIL
 // that is cached.
 func ErrorResponse(q *Query, c Rcode) Response { return bareResponse(q, c) }
+
+// Explain adds an extended error to r, which nobody else uses yet.
+func (r Response) Explain(why EDE) Response {
+	put16(r.Packed.data, uint16(why)+1)
+	return r
+}
 
 func bareResponse(q *Query, c Rcode) Response {
 	var head [HeaderLen + MaxName + 4]byte
@@ -241,6 +253,7 @@ type responseScan struct {
 	Response
 	checker
 	opts  uint16 // OPT records found
+	ede   uint16 // one more than the extended error's code, 0 for none
 	end   int    // after the last record that is packed
 	asked int    // answers of the qtype
 	// aliases are the CNAMEs of the answer section, and aliasesLeft what may be read of them.
@@ -295,10 +308,7 @@ func (s *responseScan) recordError(i uint16, section Section) error {
 // count adds a checked record to s.
 func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	if rr.Type == TypeOPT {
-		s.opts++
-		if rr.TTL>>24 != 0 { // an extended rcode, which a client without EDNS could not be sent
-			s.Rcode = ServFail
-		}
+		s.countOPT(msg, rr)
 		return
 	}
 	// Records after an OPT record can't just be moved: names point by offset.
@@ -319,6 +329,18 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 			s.SOA = true
 			s.NegativeTTL = min(ttl, u32(msg[rr.End-4:]))
 		}
+	}
+}
+
+// countOPT adds an OPT record to s.
+func (s *responseScan) countOPT(msg []byte, rr Record) {
+	s.opts++
+	if rr.TTL>>24 != 0 { // an extended rcode, which a client without EDNS could not be sent
+		s.Rcode = ServFail
+	}
+	options := msg[rr.Data:rr.End]
+	if at := findOption(options, optionEDE); at >= 0 && u16(options[at+2:]) >= edeLen-optionHead {
+		s.ede = u16(options[at+optionHead:]) + 1 // 65,535 is for private use, and none here
 	}
 }
 

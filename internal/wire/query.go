@@ -41,7 +41,9 @@ type Query struct {
 	// Keepalive says that the query has the option edns-tcp-keepalive (RFC 7828), which is an
 	// error over QUIC.
 	Keepalive bool
-	Version   uint8
+	// Padded says that the query has the option padding (RFC 7830).
+	Padded  bool
+	Version uint8
 	// UDPSize is the UDP payload size in the OPT record. It may be less than [MinUDP]; see
 	// [Query.Limit].
 	UDPSize uint16
@@ -65,7 +67,7 @@ func (q *Query) Parse(packet []byte) ParseResult {
 	q.Packet = packet
 	q.nameLen, q.labels = 0, 0
 	q.Options, q.Uncached = nil, false
-	q.EDNS, q.DO, q.NSID, q.Keepalive, q.Version, q.UDPSize = false, false, false, false, 0, 0
+	q.EDNS, q.DO, q.NSID, q.Keepalive, q.Padded, q.Version, q.UDPSize = false, false, false, false, false, 0, 0
 	if len(packet) < HeaderLen {
 		return Drop
 	}

@@ -40,6 +40,8 @@ type Reply struct {
 	edeText   string
 	nsid      string
 	keepalive uint16 // see SetKeepalive
+	block     int    // see SetPadding
+	padding   int    // length of the padding option, 0 for none
 }
 
 // Start begins the reply to q in buf and overwrites its contents; the buffer grows if
@@ -49,7 +51,7 @@ func (r *Reply) Start(buf []byte, q *Query) {
 	r.q = q
 	r.b = append(buf[:0], make([]byte, HeaderLen)...)
 	r.b = append(r.b, q.Packet[HeaderLen:q.questionEnd()]...)
-	r.nsid, r.keepalive, r.limit, r.set, r.clear = "", 0, MaxMessage, 0, 0
+	r.nsid, r.keepalive, r.block, r.padding, r.limit, r.set, r.clear = "", 0, 0, 0, MaxMessage, 0, 0
 	r.Reset()
 }
 
@@ -154,7 +156,7 @@ const maxText = 255
 // n-byte name that the qname is in.
 func (r *Reply) Suffix(n int) int { return HeaderLen + r.q.nameLen - n }
 
-// Copy makes r a copy of p: its records, with every TTL set to ttl, its rcode and its flags.
+// Copy makes r a copy of p: its records, with every TTL set to ttl, its rcode, its flags and its extended error.
 // p's question must be r's, without regard to case.
 func (r *Reply) Copy(p Packed, ttl uint32) {
 	r.CopyRaw(p)
@@ -167,6 +169,9 @@ func (r *Reply) Copy(p Packed, ttl uint32) {
 func (r *Reply) CopyRaw(p Packed) {
 	r.Reset()
 	msg := p.message()
+	if ede := u16(msg); ede > 0 {
+		r.SetEDE(EDE(ede - 1))
+	}
 	flags := u16(msg[2:])
 	r.flags = flags & (flagAA | flagTC | flagRA | flagAD)
 	r.rcode = Rcode(flags & rcodeMask)
@@ -198,6 +203,7 @@ func (r *Reply) Finish(limit int) []byte {
 	flags = flags&^uint16(r.clear) | uint16(r.set)
 	additional := r.count[Additional]
 	if r.q.EDNS {
+		r.pad(limit)
 		r.appendOPT()
 		additional++
 	}

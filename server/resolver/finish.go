@@ -85,6 +85,9 @@ func (z *Zone) offer(r *Request) {
 	if len(z.Forward) > 0 {
 		r.reply.SetRecursionAvailable()
 	}
+	if r.Encrypted && (r.Query.Padded || r.Proto == QUIC) { // RFC 7830, 6; RFC 9250, 5.4
+		r.reply.SetPadding(wire.ReplyBlock)
+	}
 	if r.Idle > 0 && r.Query.Keepalive {
 		r.reply.SetKeepalive(uint16(min(r.Idle/(time.Second/10), math.MaxUint16)))
 	}

@@ -3,6 +3,7 @@ package resolver
 import (
 	"context"
 	"errors"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -41,10 +42,23 @@ func (r *Request) Forward() {
 		r.reply.Fail(wire.Refused)
 	case r.err != nil:
 		r.reply.Fail(wire.ServFail)
+		r.explainFailure()
 	}
 	z.withholdIPv6(r)
 	if z.lists != nil {
 		r.vet()
+	}
+}
+
+// explainFailure says in the reply why no upstream has answered (RFC 8914, 4.23 and 4.24). The limits of the agent are nobody's
+// business.
+func (r *Request) explainFailure() {
+	switch err := r.err; {
+	case errors.Is(err, upstream.ErrLocal):
+	case errors.Is(err, upstream.ErrUnreachable), errors.Is(err, upstream.ErrNoUpstream), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		r.reply.SetEDE(wire.EDENoReachableAuthority)
+	default:
+		r.reply.SetEDE(wire.EDENetworkError)
 	}
 }
 

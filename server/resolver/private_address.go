@@ -65,9 +65,9 @@ func (z *Zone) screen(p *upstream.Pool, q *wire.Query, resp wire.Response) wire.
 	}
 	z.Stats.private[1].Add(1)
 	if a.cfg.Action == config.PrivateRefuse {
-		return wire.ErrorResponse(q, wire.Refused)
+		return wire.ErrorResponse(q, wire.Refused).Explain(wire.EDEBlocked)
 	}
-	return wire.ErrorResponse(q, wire.NoError)
+	return wire.ErrorResponse(q, wire.NoError).Explain(wire.EDEBlocked)
 }
 
 // find returns an address in p, the reply to q, that is in the ranges. isClusterIP may be nil.

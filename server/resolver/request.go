@@ -32,6 +32,8 @@ type Request struct {
 	Stripe     int           // chooses among the counters of [Stats]; any number will do
 	// Idle is for how long the connection may be silent, which a client is told that asks (RFC 7828); 0: nothing is told.
 	Idle time.Duration
+	// Encrypted says that the query came over TLS, HTTPS, QUIC or gRPC: the reply is padded.
+	Encrypted bool
 	// Streams says that the reply may be followed by further messages: those of a zone transfer.
 	Streams bool
 	Place   share.Client // whose place the request holds while it waits

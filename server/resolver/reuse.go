@@ -168,6 +168,7 @@ const (
 	refusedClient
 	refusedSearch // see [ReplySources]
 	refusedRcode
+	refusedExplained
 	refusedOrder
 	refusedOrigin
 	refusedMark  // there is no [epoch.Mark]
@@ -189,9 +190,16 @@ func (r *Request) refuseReuse() reuseRefusal {
 	if refusal := r.clientRefusal(); refusal != reusable {
 		return refusal
 	}
+	return r.replyRefusal()
+}
+
+// replyRefusal returns why the reply itself is not sent again.
+func (r *Request) replyRefusal() reuseRefusal {
 	switch rcode := r.reply.Rcode(); {
 	case rcode != wire.NoError && rcode != wire.NXDomain:
 		return refusedRcode
+	case r.reply.Explained():
+		return refusedExplained
 	case r.viaSearch: // its source was asked
 	case r.belongsToCluster():
 		return refusedOrigin
@@ -264,6 +272,7 @@ var refusalTexts = [...]string{
 	refusedClient:    "the reply depends on the namespace of the client, which is not known",
 	refusedSearch:    "an answer for another name of the search path is not copied",
 	refusedRcode:     "only replies with NOERROR and NXDOMAIN are copied",
+	refusedExplained: "the reply has an extended error",
 	refusedOrder:     "the order of the addresses depends on their distance",
 	refusedOrigin:    "the name is in a zone of kubernetes, whose view may answer later",
 	refusedMark:      "the answer does not depend on the view of the cluster alone",

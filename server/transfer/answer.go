@@ -33,7 +33,9 @@ func (t *Table) Answer(q authority.Transfer, r *wire.Reply) authority.TransferRe
 		r.Fail(wire.Refused)
 		return authority.TransferResult{Outcome: authority.TransferAnswered, Why: onlyTCP}
 	case !permitted:
-		return t.fail(q, r, rule, Refused, "the client is not one of `to`")
+		result := t.fail(q, r, rule, Refused, "the client is not one of `to`")
+		r.SetEDE(wire.EDEProhibited)
+		return result
 	case !q.Streams && q.Type == wire.TypeAXFR:
 		return t.fail(q, r, rule, Refused, onlyTCP)
 	}

@@ -154,7 +154,9 @@ func edns(opt *dns.OPT) string {
 		s += ", do"
 	}
 	for _, o := range opt.Option {
-		s += fmt.Sprintf(", option %d %s", o.Option(), o)
+		if o.Option() != dns.EDNS0PADDING { // which says nothing
+			s += fmt.Sprintf(", option %d %s", o.Option(), o)
+		}
 	}
 	return s
 }
