@@ -267,3 +267,27 @@ func fill(v *View, n int, ip bool, endpoints int, hostnames bool) {
 		handlerFixture{v, endpointSlices}.put(es)
 	}
 }
+
+// BenchmarkServicesInUse looks for the Services in use of a node with pods in 20 of the 1,000 namespaces of 10,000 Services.
+func BenchmarkServicesInUse(b *testing.B) {
+	v := newView(Options{Now: testClock})
+	v.node = "n1"
+	for i := range 1000 {
+		ns := fmt.Sprintf("ns%03d", i)
+		for j := range 10 {
+			ip := "None"
+			if j > 1 {
+				ip = fmt.Sprintf("10.%d.%d.%d", 64+i/256, i%256, j)
+			}
+			handlerFixture{v, services}.put(makeService(ns, fmt.Sprintf("svc-%d-%d", i, j), ip))
+		}
+		if i%50 == 0 {
+			handlerFixture{v, pods}.put(makePod(ns, "p", fmt.Sprintf("10.244.0.%d", i/50+1)))
+		}
+	}
+	for b.Loop() {
+		if _, used := v.servicesInUse(); len(used) != 40 {
+			b.Fatalf("%d Services in use, want 40", len(used))
+		}
+	}
+}

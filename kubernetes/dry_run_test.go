@@ -30,7 +30,6 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("outcome %d, want %d", got, want)
 		}
 	}
-	<-l.view.scope.reconcileRequests // the Service's
 	dry(Incomplete)
 	if n := len(l.view.scope.reconcileRequests); n != 0 {
 		t.Errorf("a dry run has woken the slice manager")

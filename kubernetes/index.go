@@ -58,7 +58,8 @@ type index struct {
 	podIPs     map[addrKey]refSet[*pod]
 	level      level // how much of the slices is in view
 	sources    []*sliceSource
-	restored   serviceSet // Services whose slices are in view from a saved view, until sources have them
+	headless   map[string]*namespace // by the keys of headless services
+	restored   serviceSet            // Services whose slices are in view from a saved view, until sources have them
 	// serviceCount counts the services but orphans, endpointCount the addresses of the slices.
 	serviceCount, endpointCount int
 	// pendingPods counts the pods of this node that have no address yet and have not waited
@@ -93,6 +94,7 @@ func newIndex(epochs *epoch.Table) index {
 		podIPs:          map[addrKey]refSet[*pod]{},
 		externalAddrs:   map[addrKey]refSet[string]{},
 		endpointWaiters: map[string]chan struct{}{},
+		headless:        map[string]*namespace{},
 		restored:        serviceSet{},
 	}
 }
@@ -268,12 +270,13 @@ func (x *index) publish(key string, s *service) {
 	}
 	if s.kind == orphan && len(s.slices) == 0 && s.withheld == 0 {
 		delete(x.services, key)
+		delete(x.headless, key)
 		return
 	}
 	if s.ns == nil {
 		s.ns = x.ensureNamespace(namespaceOf(key))
 	}
-	s.ensureUsed()
+	x.noteService(key, s)
 	s.ns.countService(s, 1)
 	s.complete = x.isComplete(key, s)
 	s.ready = s.isReady()
@@ -283,10 +286,15 @@ func (x *index) publish(key string, s *service) {
 	x.services[key] = s
 }
 
-// ensureUsed makes the tick of the last use, which a service keeps for as long as its name is in the index.
-func (s *serviceSlices) ensureUsed() {
+// noteService keeps the use and the list of headless services.
+func (x *index) noteService(key string, s *service) {
 	if s.used == nil {
-		s.used = new(atomic.Uint32)
+		s.used = &serviceUse{key: key}
+	}
+	if s.kind == headless {
+		x.headless[key] = s.ns
+	} else {
+		delete(x.headless, key)
 	}
 }
 

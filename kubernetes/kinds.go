@@ -88,8 +88,8 @@ func (h *handler) putService(o runtime.Object, _ bool, f *faults) {
 		x.fit(key, &rec, f)
 		return x.putService(key, rec)
 	})
-	if rec.kind == headless {
-		h.view.requestReconcile() // its namespace may be in use
+	if rec.kind == headless && h.listed { // the end of the first list requests it once
+		h.view.requestReconcile() // it may be in use
 	}
 }
 

@@ -250,7 +250,7 @@ func (v savedView) restore(path string) {
 	v.index, v.imports, v.savedSources = fresh.index, fresh.imports, fresh.savedSources
 	for key := range v.index.restored {
 		if s := v.index.services[key]; s != nil {
-			s.used.Store(v.scope.tick.Load()) // so that they are watched again
+			v.scope.noteUse(s.used) // so that they are watched again
 		}
 	}
 	v.index.level = head.level()

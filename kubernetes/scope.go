@@ -53,7 +53,12 @@ type scope struct {
 	reconcileRequests chan struct{}
 
 	moreMu   sync.Mutex
-	moreData chan struct{} // closed when more data has come into view
+	moreData chan struct{}            // closed when more data has come into view
+	asked    map[*serviceUse]struct{} // the Services whose slices queries have needed, and some that they needed long ago
+
+	// common are those of the Services countedFor that have common names, as counted in the tick counted.
+	counted            uint32
+	countedFor, common serviceSet
 }
 
 // idleTicks is the number of ticks in scope_idle: unused data is dropped at most a
@@ -70,6 +75,7 @@ func newScope(cfg *config.Kubernetes) *scope {
 	sc := &scope{
 		cluster: cfg.Scope == config.ScopeCluster, all: cfg.AllEndpoints,
 		reconcileRequests: make(chan struct{}, 1), allPodsNeeded: make(chan struct{}), moreData: make(chan struct{}),
+		asked: make(map[*serviceUse]struct{}),
 	}
 	sc.setLimits(cfg.ScopeIdle, cfg.ScopeMax)
 	sc.tick.Store(1)

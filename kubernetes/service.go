@@ -73,8 +73,13 @@ func (s *service) listBytes() int {
 type serviceSlices struct {
 	slices   []*slice // by name, without those that are withheld
 	withheld int      // the number of slices that are
-	// used is the last tick in which a query needed the slices.
-	used *atomic.Uint32
+	used     *serviceUse
+}
+
+// serviceUse says when the slices of the Service with a key were used. It stays as long as the key is in the index.
+type serviceUse struct {
+	key  string
+	tick atomic.Uint32 // the last one in which a query needed them
 }
 
 // trafficDistribution is a Service's preference for near endpoints.

@@ -241,8 +241,42 @@ func (x *index) namedNamespaces() int {
 	return len(found)
 }
 
-// commonNames returns how many Services have each of the names in set.
-func (x *index) commonNames(set serviceSet) map[string]int {
+// noteUse records a use of the slices of a Service in the present tick.
+func (sc *scope) noteUse(u *serviceUse) {
+	u.tick.Store(sc.tick.Load())
+	sc.moreMu.Lock()
+	defer sc.moreMu.Unlock()
+	sc.asked[u] = struct{}{}
+}
+
+// servicesAsked returns the Services in x whose slices queries have needed recently. The view's lock is held.
+func (sc *scope) servicesAsked(x *index) serviceSet {
+	sc.moreMu.Lock()
+	defer sc.moreMu.Unlock()
+	set := serviceSet{}
+	for u := range sc.asked {
+		s := x.services[u.key]
+		switch {
+		case s == nil || s.used != u || !sc.usedRecently(u.tick.Load()):
+			delete(sc.asked, u)
+		case s.kind != orphan && s.kind != externalName:
+			set[u.key] = struct{}{}
+		}
+	}
+	return set
+}
+
+// commonServices returns the Services of used whose names too many Services in x have. It counts again when other Services are in use, and with each tick.
+// Only the sliceManager calls it. The view's lock is held.
+func (sc *scope) commonServices(x *index, used serviceSet) serviceSet {
+	if tick := sc.tick.Load(); tick != sc.counted || !maps.Equal(used, sc.countedFor) {
+		sc.counted, sc.countedFor, sc.common = tick, maps.Clone(used), x.common(used)
+	}
+	return sc.common
+}
+
+// common returns the Services of set whose names more than maxNamesakes Services have.
+func (x *index) common(set serviceSet) serviceSet {
 	n := make(map[string]int, len(set))
 	for key := range set {
 		n[serviceNameOf(key)] = 0
@@ -252,5 +286,11 @@ func (x *index) commonNames(set serviceSet) map[string]int {
 			n[serviceNameOf(key)]++
 		}
 	}
-	return n
+	common := serviceSet{}
+	for key := range set {
+		if n[serviceNameOf(key)] > maxNamesakes {
+			common[key] = struct{}{}
+		}
+	}
+	return common
 }

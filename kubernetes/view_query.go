@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -236,8 +237,8 @@ func (v *View) requireSlices(s *service, b *Budget) bool {
 	if ns.lastUsed.Load() != tick {
 		ns.lastUsed.Store(tick)
 	}
-	if s.used.Load() != tick {
-		s.used.Store(tick)
+	if s.used.tick.Load() != tick {
+		sc.noteUse(s.used)
 	}
 	if s.kind == clusterIP && !ns.needsUnlabelled.Load() {
 		ns.needsUnlabelled.Store(true)
@@ -299,40 +300,27 @@ func (v *View) desiredSources() (keys []string, names serviceSet) {
 func (v *View) servicesInUse() (whole []string, used serviceSet) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	used = v.serviceNamesInUse()
-	common := v.index.commonNames(used)
+	asked := v.scope.servicesAsked(&v.index)
+	used = maps.Clone(asked)
+	for key, ns := range v.index.headless {
+		if ns.nodePods > 0 {
+			used[key] = struct{}{}
+		}
+	}
+	if len(used) > len(asked) && used.selectorBytes() > maxSelectorBytes {
+		used = asked
+	}
 	for label, ns := range v.index.namespaces {
 		if ns.exists() && v.scope.usedRecently(ns.reverseUsed.Load()) {
 			whole = append(whole, label)
 		}
 	}
-	for key := range used {
-		if common[serviceNameOf(key)] > maxNamesakes {
-			delete(used, key)
-			whole = append(whole, namespaceOf(key))
-		}
+	for key := range v.scope.commonServices(&v.index, used) {
+		delete(used, key)
+		whole = append(whole, namespaceOf(key))
 	}
 	slices.Sort(whole)
 	return slices.Compact(whole), used
-}
-
-// serviceNamesInUse is servicesInUse without regard to namespaces in use. The view's lock is held.
-func (v *View) serviceNamesInUse() serviceSet {
-	asked, about := serviceSet{}, serviceSet{}
-	for key, s := range v.index.services {
-		switch {
-		case s.kind == orphan || s.kind == externalName:
-		case v.scope.usedRecently(s.used.Load()):
-			asked[key] = struct{}{}
-			about[key] = struct{}{}
-		case s.kind == headless && s.ns.nodePods > 0:
-			about[key] = struct{}{}
-		}
-	}
-	if about.selectorBytes() > maxSelectorBytes {
-		return asked
-	}
-	return about
 }
 
 // namespacesInUse returns the labels of the namespaces in use, those of the namespaces
