@@ -443,6 +443,7 @@ func (x *index) recompute() {
 // closeSource makes the index ignore src from now on.
 func (x *index) closeSource(src *sliceSource) {
 	x.epochs.BumpAny() // reverse names depend on what is complete
+	x.raiseFloors(src)
 	src.closed = true
 	x.sources = slices.DeleteFunc(x.sources, func(have *sliceSource) bool { return have == src })
 	if src.ns != nil {

@@ -87,7 +87,10 @@ func (h *handler) follow(f *reflector.Reflector) {
 	zone := v.savedZone
 	delete(v.saved, sourceKey{Resource: h.resource})
 	if h.source != nil {
-		at, saved, zone = &h.source.follower, h.source.saved, h.source.savedZone
+		at, zone = &h.source.follower, h.source.savedZone
+		if !h.source.outdated {
+			saved = h.source.saved
+		}
 		h.source.saved = reflector.Position{}
 	}
 	*at = follower{f, v.zoneOf(h.resource)}

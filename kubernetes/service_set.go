@@ -203,6 +203,21 @@ func (v *View) progress(key string) (p reflector.Position, version uint64) {
 	return p, version
 }
 
+// raiseFloors raises the floor of the sources that go on from src, which may have got further since.
+func (x *index) raiseFloors(src *sliceSource) {
+	if src.outdated || src.follower.reflector == nil {
+		return
+	}
+	version := src.follower.reflector.Position().Version // not src.version: an event of that may not be in the index yet
+	for _, other := range x.sources {
+		for key := range src.names {
+			if floor, ok := other.floor[key]; ok && other != src {
+				other.floor[key] = max(floor, version)
+			}
+		}
+	}
+}
+
 // repeats reports whether src gets again what had been in view before, of a Service at a version.
 func (src *sliceSource) repeats(key string, version uint64) bool {
 	return !src.outdated && version <= src.floor[key]

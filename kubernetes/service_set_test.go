@@ -225,3 +225,33 @@ func TestNameSourceSaved(t *testing.T) {
 		t.Errorf("%d sources, the first at event %d", len(next.api.open), s.next)
 	}
 }
+
+// A source that gets further after another one has been told to go on from there, and before it ends, takes no answer back either.
+func TestNameSourceGetsFurther(t *testing.T) {
+	l := newLab(t, func(*config.Kubernetes) {})
+	for _, ns := range []string{"a", "b"} {
+		l.service(ns, "db", true)
+		l.slice(ns, "db", true, "10.1.0.1")
+		_ = l.addrs("db." + ns + ".svc.cluster.local")
+		l.reconcile()
+	}
+	l.view.scope.tick.Add(1)
+	desired := l.keep.desiredSources()
+	l.keep.startSources(l.ctx, desired)
+	l.awaitSynced()
+	l.slice("a", "db", true, "10.1.0.2")
+	l.slice("a", "db", true, "10.1.0.3")
+	for _, s := range l.api.open {
+		for s.source.key != desired[0] && l.api.advance(s) {
+		}
+	}
+	l.want("db.a.svc.cluster.local", "10.1.0.3")
+	l.keep.stopSources(desired, func(*sliceSource) bool { return true })
+	l.awaitSynced()
+	for l.api.advance(l.api.open[0]) {
+		l.want("db.a.svc.cluster.local", "10.1.0.3")
+	}
+	l.slice("a", "db", true, "10.1.0.4")
+	l.api.drain()
+	l.want("db.a.svc.cluster.local", "10.1.0.4")
+}
