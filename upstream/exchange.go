@@ -346,9 +346,7 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 	}
 	msg := q.reply[:q.replyLen]
 	x.observeReply(q, now)
-	if !a.withoutEDNS && lacksEDNS(msg) {
-		a.withoutEDNS, a.retry = true, retryEDNS
-		x.resend(q, now)
+	if x.resendChanged(q, msg, now) {
 		return wire.Response{}, false
 	}
 	answer, err := a.parsed, error(nil)
@@ -388,6 +386,26 @@ func (x *exchange) resendTruncated(q *query, answer wire.Response, err error, no
 	a.truncated, a.hasTruncated, a.truncatedRecord = answer, err == nil, a.recorded
 	q.tcp, a.withoutEDNS, a.retry = true, false, retryTruncated
 	x.resend(q, now)
+}
+
+// resendChanged sends q again with another OPT record, if msg, its reply, asks for that: without one, or with another cookie.
+func (x *exchange) resendChanged(q *query, msg []byte, now time.Time) bool {
+	a := &q.attempt
+	bare := lacksEDNS(msg)
+	if q.cookie.sent && !(bare && !q.cookie.known) {
+		if verdict := a.server.cookies.observe(&q.cookie, msg, now, q.overUDP(), a.cookieAgain); verdict != cookieGood {
+			a.cookieAgain, a.retry = true, retryCookie
+			q.tcp = q.tcp || verdict == cookieOverTCP
+			x.resend(q, now)
+			return true
+		}
+	}
+	if a.withoutEDNS || !bare {
+		return false
+	}
+	a.withoutEDNS, a.retry = true, retryEDNS
+	x.resend(q, now)
+	return true
 }
 
 // removeInFlight removes q from the queries in flight.

@@ -53,8 +53,9 @@ type query struct {
 
 	// frame is the query with the length prefix of TCP (RFC 1035, 4.2.2).
 	frame []byte
-	// options is the buffer for the options in it.
+	// options is the buffer for the options in it, cookie one of them.
 	options []byte
+	cookie  sentCookie
 	// reply is the buffer for the reply.
 	reply []byte
 
@@ -124,6 +125,9 @@ func (q *query) build(edns bool, s *server) {
 	b := wire.AppendQuery(append(q.frame[:0], 0, 0), q.newID(), q.request.Name(), q.request.Type, q.request, q.payload)
 	if edns {
 		q.options = append(q.options[:0], q.request.Options...)
+		if q.cookie = (sentCookie{}); s.cookies != nil && q.exchange != nil {
+			q.options, q.cookie = s.cookies.put(q.options, q.attempt.sent, !q.attempt.repeats)
+		}
 		if s.encrypted {
 			q.options = wire.PadOptions(q.options, len(b)-2, wire.QueryBlock)
 		}
@@ -197,7 +201,7 @@ func (q *query) matches(msg []byte) bool {
 	if q.probe { // a server that answers anything at all is alive
 		return len(msg) >= headerLen && string(msg[:2]) == string(q.frame[2:4]) && msg[2]&qrBit != 0
 	}
-	return wire.Matches(msg, q.message())
+	return wire.Matches(msg, q.message()) && (q.tcp || q.cookie.fits(msg))
 }
 
 // growReply makes reply at least n bytes long and keeps its content.
@@ -260,6 +264,7 @@ type attempt struct {
 	started      time.Time // when this server was first asked
 	sent         time.Time // when the query was last sent
 	withoutEDNS  bool      // send the query without an OPT record
+	cookieAgain  bool      // the query was sent again because of its cookie
 	truncated    wire.Response
 	hasTruncated bool // truncated holds the UDP reply
 	cut          bool // the UDP reply could not be read to its end; truncated is made from its header

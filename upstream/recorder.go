@@ -16,6 +16,7 @@ const maxRecorded = 32
 const (
 	retryTruncated = "truncated"
 	retryEDNS      = "without EDNS"
+	retryCookie    = "cookie"
 )
 
 // Attempt is one query to a server, as a [Recorder] has it.
@@ -29,7 +30,7 @@ type Attempt struct {
 	Start, End time.Time
 	// Hedge says that the server was asked because another one, or its own first reply, was late.
 	Hedge bool
-	// Retry says why the server was asked again: truncated or without EDNS; "" the first time.
+	// Retry says why the server was asked again: truncated, without EDNS or cookie; "" the first time.
 	Retry string
 	// Replied says that the server has replied, with Rcode. Used says that the reply is the answer.
 	Replied, Used bool

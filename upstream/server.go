@@ -77,7 +77,8 @@ type server struct {
 	addr        netip.AddrPort
 	label       string // addr as text, for logs
 	readTimeout time.Duration
-	encrypted   bool // nobody on the way can read queries
+	cookies     *cookies // nil except for plain DNS
+	encrypted   bool     // nobody on the way can read queries
 	// udp and tcp are the same if the target has only one transport.
 	udp, tcp transport
 	// probes has its own sockets: a probe must not wait behind queries to a silent server.
@@ -178,6 +179,7 @@ func (s *server) acquireSpare(c share.Client, tcp bool, now time.Time) bool {
 
 // initPlainDNS sets the transports for unencrypted DNS.
 func (s *server) initPlainDNS(cfg *config.Forward, opts, probe connOptions) {
+	s.cookies = new(cookies)
 	s.udp = newUDPTransport(s.addr, udpOptions{maxInFlight: maxInFlightUDP, maxOpen: maxOpenSockets, expire: cfg.Expire, source: cfg.SourceAddress}, &s.unexpected)
 	s.tcp = newStreamTransport(s.addr, opts)
 	if cfg.ForceTCP { // UDP may be blocked, which would be the reason for force_tcp

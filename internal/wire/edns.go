@@ -77,9 +77,8 @@ func (q *Query) ClientOption(code uint16) (data []byte, ok bool) {
 	}
 	for it := recordsOf(q.Packet, q.questionEnd()); it.next(); {
 		if it.Type == TypeOPT {
-			if at := findOption(q.Packet[it.Data:it.End], code); at >= 0 {
-				option := q.Packet[it.Data+at:]
-				return option[optionHead : optionHead+int(u16(option[2:]))], true
+			if data, ok = OptionData(q.Packet[it.Data:it.End], code); ok {
+				return data, true
 			}
 		}
 	}
@@ -100,6 +99,34 @@ func findOption(list []byte, code uint16) int {
 		at = end
 	}
 	return -1
+}
+
+// OptionData returns the data of the first option with code in list, options in wire form; false if there is none.
+func OptionData(list []byte, code uint16) (data []byte, ok bool) {
+	at := findOption(list, code)
+	if at < 0 {
+		return nil, false
+	}
+	return list[at+optionHead : at+optionHead+int(u16(list[at+2:]))], true
+}
+
+// ReplyOptions returns the options in the OPT record of msg, a reply that [Matches] a query, and its rcode with the part in that record
+// (RFC 6891, 6.1.3). There are none without such a record, and if msg is malformed before it.
+func ReplyOptions(msg []byte) (options []byte, rcode Rcode) {
+	rcode = Rcode(u16(msg[2:]) & rcodeMask)
+	if u16(msg[4:]) == 0 {
+		return nil, rcode
+	}
+	off := skipName(msg, HeaderLen)
+	if off < 0 || off+4 > len(msg) {
+		return nil, rcode
+	}
+	for it := recordsOf(msg, off+4); it.next(); {
+		if it.Type == TypeOPT {
+			return msg[it.Data:it.End], Rcode(it.TTL>>24<<4) | rcode
+		}
+	}
+	return nil, rcode
 }
 
 // HasOption reports whether list, options in wire form, has one with code.

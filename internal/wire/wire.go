@@ -60,14 +60,15 @@ type Rcode uint16
 
 // The rcodes that this module writes or inspects.
 const (
-	NoError  Rcode = 0
-	FormErr  Rcode = 1
-	ServFail Rcode = 2
-	NXDomain Rcode = 3
-	NotImp   Rcode = 4
-	Refused  Rcode = 5
-	NotAuth  Rcode = 9
-	BadVers  Rcode = 16
+	NoError   Rcode = 0
+	FormErr   Rcode = 1
+	ServFail  Rcode = 2
+	NXDomain  Rcode = 3
+	NotImp    Rcode = 4
+	Refused   Rcode = 5
+	NotAuth   Rcode = 9
+	BadVers   Rcode = 16
+	BadCookie Rcode = 23 // RFC 7873, 8
 )
 
 // Flags are bits of a message's header, as they stand in its second 16-bit word (RFC 1035, 4.1.1).

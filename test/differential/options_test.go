@@ -129,7 +129,9 @@ func replyOptions(q *dns.Msg) *dns.Msg {
 	add(strings.ToLower(asked.Name) + " " + dns.TypeToString[asked.Qtype])
 	if opt := q.IsEdns0(); opt != nil {
 		for _, text := range optionsOf(opt) {
-			add(text)
+			if !strings.HasPrefix(text, "10:") { // a cookie is between the two
+				add(text)
+			}
 		}
 		m.SetEdns0(4096, opt.Do())
 	}

@@ -70,6 +70,7 @@ func Servers() []Server {
 		{Name: "stubby", Program: "stubby", Package: "stubby", conf: "stubby.conf", file: "stubby.yml", args: []string{"-C", "@CONF@"}, Transports: []Transport{UDP, TCP}, Usual: true},
 		bind.limited("50 responses/s", "rate-limit { responses-per-second 50; window 1; };", UDP),
 		nsd.limited("50 responses/s", "rrl-ratelimit: 50", UDP),
+		bind.limited("server cookie required", "require-server-cookie yes;", UDP),
 		bind.limited("2 connections", "tcp-clients 2;", TCP),
 		unbound.limited("2 connections", "incoming-num-tcp: 2", TCP, TLS),
 		dnsdist.limited("20 queries per connection", "setMaxTCPQueriesPerConnection(20)", TCP, TLS),

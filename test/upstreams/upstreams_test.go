@@ -10,7 +10,7 @@ import (
 )
 
 // shortServers are the rows of the short form.
-var shortServers = []string{"BIND", "unbound", "dnsdist", "CoreDNS"}
+var shortServers = []string{"BIND", "BIND, server cookie required", "unbound", "dnsdist", "CoreDNS"}
 
 // shortSituations are those of the short form.
 var shortSituations = []string{"burst first", "slow names", "restart", "graceful stop"}
