@@ -125,6 +125,7 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 	flags.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__, and whose endpoints answer while no agent listens")
 	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 and SIGHUP always reload")
 	flags.StringVar(&f.NodeName, "node-name", f.NodeName, "`name` of the Node object of this machine; without it $NODE_NAME, else the host name")
+	flags.BoolVar(&f.NodeCondition, "node-condition", false, "write the condition nodens.dev/DNSReady and Events about this machine's Node object, and remove its taint nodens.dev/not-ready; needs the rights of daemonset/components/node-condition")
 	flags.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine; without it $NODE_ZONE, else the label of its Node object")
 	flags.Bool("quiet", false, "accepted without an effect, for NodeLocal DNSCache's arguments: the agent logs little at its start")
 	flags.Bool("plugins", false, "accepted without an effect: nodens check says which directives a Corefile has")

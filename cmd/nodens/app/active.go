@@ -61,6 +61,9 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	ctx, a.active.cancel = context.WithCancel(ctx)
 	a.active.tasks.Go(func() { a.saveLoop(ctx) })
 	a.active.tasks.Go(func() { a.kernelPath.run(ctx, a.newHealthCheck()) })
+	if a.nodeReporter != nil {
+		a.active.tasks.Go(func() { a.nodeReporter.run(ctx) })
+	}
 	if a.opts.Page.IsValid() {
 		a.active.tasks.Go(func() { a.servePage(ctx, a.opts.Page) })
 	}

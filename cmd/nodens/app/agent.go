@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/ethtool"
 	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/podrange"
+	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -76,6 +77,10 @@ type agent struct {
 	cancels map[any]context.CancelFunc
 	fatal   chan error
 
+	// nodeReporter and nodeWriter are nil without --node-condition.
+	nodeReporter *nodeReporter
+	nodeWriter   *kubernetes.NodeWriter
+
 	draining chan struct{} // holds a value for each old generation whose pools are still open
 	drained  chan struct{} // closed when no query is in flight any more
 	// lameduckTime is what [agent.lameduck] has taken.
@@ -91,6 +96,9 @@ func Serve(ctx context.Context, opts options.Agent, log io.Writer) error {
 		return err
 	}
 	defer redirectLibraries(a.libraries)()
+	if a.nodeWriter != nil {
+		defer a.nodeWriter.Close()
+	}
 	return a.run(ctx, cfg)
 }
 
@@ -115,7 +123,10 @@ func prepare(opts *options.Agent, w io.Writer) (a *agent, cfg *config.Config, er
 	if err := checkTakeover(opts, log.Logger); err != nil {
 		return nil, nil, err
 	}
-	if a, err = newAgent(opts, &log, level); err == nil && ignored != nil {
+	if a, err = newAgent(opts, &log, level); err == nil {
+		a.nodeReporter, a.nodeWriter, err = newNodeReporter(a, cfg)
+	}
+	if err == nil && ignored != nil {
 		a.countConfigMapError(ignored)
 		a.log.Warn("starting without the broken keys of the kube-dns ConfigMap", "err", ignored)
 	}

@@ -66,6 +66,7 @@ type Agent struct {
 	Pidfile        string // "": none
 	ReloadBySignal bool   // check for a changed configuration every SyncInterval
 	NodeName       string // name of the Node object of this machine; "": unknown
+	NodeCondition  bool   // write the state of DNS into the Node object
 	NodeZone       string // topology zone of this machine; "": the label of its Node object
 	Readers        int    // UDP sockets and threads of each address; 0: one for each core
 	Polled         bool   // Go's poller waits for packets, not the reader's thread
