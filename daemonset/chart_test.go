@@ -93,6 +93,7 @@ func TestChart(t *testing.T) {
 		{"dual-stack", "config: {localDns: '169.254.20.10,fd00:169:254:20::10', ipFamilyPolicy: PreferDualStack}"},
 		{"cilium", "cilium: {localRedirect: true}"},
 		{"opt-in", "optIn: {enabled: true, clusterDns: 10.96.0.10}"},
+		{"node-condition", "nodeCondition: {enabled: true}"},
 		{"first-rollout", "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}"},
 	}
 	for _, tt := range tests {

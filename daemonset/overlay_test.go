@@ -112,8 +112,9 @@ func TestOverlays(t *testing.T) {
 			listen(localIP+",fd00:169:254:20::10")(set, upstream)
 			upstream.Spec.IPFamilyPolicy = &policy
 		},
-		"cilium": nil, // its own tests
-		"opt-in": nil,
+		"cilium":         nil, // its own tests
+		"opt-in":         nil,
+		"node-condition": nil,
 	}
 	dirs, err := os.ReadDir("overlays")
 	if err != nil {

@@ -38,18 +38,19 @@ func TestSettings(t *testing.T) {
 	}
 	const image, local = "image: registry.example/dns/nodens:1.2.3\n", "169.254.25.10"
 	tests := map[string]map[string]int{ // texts and how often each occurs
-		"base":                   {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
-		"overlays/link-local":    {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
-		"overlays/first-rollout": {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
-		"overlays/nftables":      {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
-		"overlays/kernel-path":   {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
-		"overlays/takeover":      {image: 1, "- " + local + ",172.20.0.10\n": 1, "host: " + local + "\n": 2},
-		"overlays/dual-stack":    {image: 1, "- " + local + ",fd00::53\n": 1, "host: " + local + "\n": 2},
-		"overlays/cilium":        {image: 1},
-		"overlays/opt-in":        {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2, "''" + local + "'', ''172.20.0.10''": 1},
-		"cleanup":                {image: 2, "- " + local + "\n": 1},
-		"network-policy":         {"cidr: " + local + "/32\n": 1},
-		"monitoring":             {"runbook_url: https://wiki.example/dns#nodens": strings.Count(string(readFile(t, "monitoring/rules.yaml")), "runbook_url:")},
+		"base":                    {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/link-local":     {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/first-rollout":  {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/nftables":       {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/kernel-path":    {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/takeover":       {image: 1, "- " + local + ",172.20.0.10\n": 1, "host: " + local + "\n": 2},
+		"overlays/dual-stack":     {image: 1, "- " + local + ",fd00::53\n": 1, "host: " + local + "\n": 2},
+		"overlays/cilium":         {image: 1},
+		"overlays/node-condition": {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/opt-in":         {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2, "''" + local + "'', ''172.20.0.10''": 1},
+		"cleanup":                 {image: 2, "- " + local + "\n": 1},
+		"network-policy":          {"cidr: " + local + "/32\n": 1},
+		"monitoring":              {"runbook_url: https://wiki.example/dns#nodens": strings.Count(string(readFile(t, "monitoring/rules.yaml")), "runbook_url:")},
 	}
 	dirs, err := filepath.Glob("overlays/*")
 	if err != nil {

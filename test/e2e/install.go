@@ -114,7 +114,7 @@ var chartVariants = []string{
 	"config.localDns=169.254.20.10\\,fd00:169:254:20::10,config.ipFamilyPolicy=PreferDualStack,serviceMonitor.enabled=true,serviceMonitor.interval=30s",
 	"podMonitor.enabled=true,prometheusRule.enabled=true,prometheusRule.labels.release=p,dashboard.enabled=true",
 	"cilium.localRedirect=true,networkPolicy.enabled=true",
-	"optIn.enabled=true,optIn.clusterDns=10.96.0.10",
+	"optIn.enabled=true,optIn.clusterDns=10.96.0.10,nodeCondition.enabled=true",
 	"config.kubernetes=false,serviceAccount.create=false,updateStrategy.rollingUpdate.maxSurge=0,updateStrategy.rollingUpdate.maxUnavailable=10%",
 	"updateStrategy.rollingUpdate.maxUnavailable=10%,config.bindIp=false,securityContext.capabilities.add={SYS_ADMIN},initContainers[0].name=first,initContainers[0].image=first:1," +
 		"resizePolicy[0].resourceName=cpu,resizePolicy[0].restartPolicy=NotRequired,lifecycle.preStop.sleep.seconds=1,nameOverride=dns,image.digest=sha256:" + zeroDigest,

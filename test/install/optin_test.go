@@ -182,7 +182,7 @@ func testOptIn(t *testing.T, release string) {
 		check.NoError(t, err)
 	}
 	plain, changed := before["plain"], podDNS{corev1.DNSNone, optInPods()[0].want}
-	applyOptIn(t, server, nil)
+	applyOverlay(t, server, "opt-in", nil)
 	o.await(t, "the policy", changed)
 	for _, p := range optInPods() {
 		want := before[p.name]
@@ -207,7 +207,7 @@ func testOptIn(t *testing.T, release string) {
 	got, err := o.create(t.Context(), "shop", optInPods()[0])
 	check.NoError(t, err)
 	check.Equal(t, changed, got, "after a restart")
-	applyOptIn(t, server, func(manifest string) string {
+	applyOverlay(t, server, "opt-in", func(manifest string) string {
 		return strings.Replace(manifest, `''cluster.local''`, `[''cluster.local''][object.spec.containers.size()]`, 1)
 	})
 	o.await(t, "pods as before while an expression fails", plain)
@@ -225,19 +225,19 @@ func TestOptInBeta(t *testing.T) {
 	check.NoError(t, err)
 	o := &optIn{client}
 	o.namespace(t, "shop", "agent")
-	applyOptIn(t, server, func(manifest string) string {
+	applyOverlay(t, server, "opt-in", func(manifest string) string {
 		return strings.ReplaceAll(manifest, "admissionregistration.k8s.io/v1\n", "admissionregistration.k8s.io/v1beta1\n")
 	})
 	o.await(t, "the policy", podDNS{corev1.DNSNone, optInPods()[0].want})
 }
 
-// applyOptIn applies the overlay, changed by change if that is not nil.
-func applyOptIn(t *testing.T, server *apiserver.Server, change func(string) string) {
+// applyOverlay applies an overlay, changed by change if that is not nil.
+func applyOverlay(t *testing.T, server *apiserver.Server, overlay string, change func(string) string) {
 	t.Helper()
 	root, err := peer.Root()
 	check.NoError(t, err)
 	kubectl := peer.Build(t, "kubectl")
-	manifest, err := exec.CommandContext(t.Context(), kubectl, "kustomize", filepath.Join(root, "daemonset/overlays/opt-in")).Output()
+	manifest, err := exec.CommandContext(t.Context(), kubectl, "kustomize", filepath.Join(root, "daemonset/overlays", overlay)).Output()
 	check.NoError(t, err)
 	if change != nil {
 		text := change(string(manifest))
