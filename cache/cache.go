@@ -461,7 +461,7 @@ func (c *Cache) info(e *entry, now time.Duration) EntryInfo {
 		i.Age = max(now-e.fetchedAt(), 0)
 	}
 	if c.cfg.Stale.For > 0 && c.servable(e, now) {
-		i.Stale = e.expires + c.cfg.Stale.For - now
+		i.Stale = max(e.expires+c.cfg.Stale.For-now, 0)
 	}
 	return i
 }

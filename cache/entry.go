@@ -18,7 +18,7 @@ const (
 )
 
 // flags are the bits of an entry. doFlag, cdFlag and optionsFlag belong to the key.
-type flags uint8
+type flags uint16
 
 const (
 	denialFlag     flags = 1 << iota // the kind
@@ -28,6 +28,7 @@ const (
 	cutFlag                          // no name at or below this one exists (RFC 8020)
 	leasedFlag                       // a copy may exist, see [Cache.Lease]
 	refreshingFlag                   // a client was told to refresh the entry before it expires
+	keptFlag                         // the name is one of `keep`
 	optionsFlag                      // upstream servers got EDNS options with the query; packed holds them
 
 	keyFlags = doFlag | cdFlag | optionsFlag

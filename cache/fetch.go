@@ -2,10 +2,12 @@ package cache
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -359,7 +361,7 @@ func (c *Cache) do(ctx context.Context, f *call, exchange ExchangeFunc, w waiter
 
 // begin notes that the exchange for f begins.
 func (c *Cache) begin(f *call) {
-	if c.cfg.Stale.For > 0 {
+	if c.cfg.Stale.For > 0 || len(c.cfg.Keep) > 0 {
 		f.began = c.store.clock()
 	}
 }
@@ -488,7 +490,18 @@ type staleAnswer struct {
 // servable reports whether e may be served at now: it is no failure, and is alive or may be served
 // although it has expired.
 func (c *Cache) servable(e *entry, now time.Duration) bool {
-	return now < e.expires+c.cfg.Stale.For && e.packed.Rcode() != wire.ServFail
+	return (e.flags&keptFlag != 0 || now < e.expires+c.cfg.Stale.For) && e.packed.Rcode() != wire.ServFail
+}
+
+// isKept reports whether the entry of k stays: the addresses of a name of `keep`, as most clients ask for them. So a name has two such
+// entries at most, whatever clients ask.
+func (k *key) isKept() bool {
+	kept := k.shard.cache.cfg.Keep
+	if len(kept) == 0 || k.flags != 0 || k.q.Class != wire.ClassIN || k.q.Type != wire.TypeA && k.q.Type != wire.TypeAAAA {
+		return false
+	}
+	_, found := slices.BinarySearchFunc(kept, k.q.Name(), func(name wire.Name, asked []byte) int { return cmp.Compare(string(name), string(asked)) })
+	return found
 }
 
 // keepsOld reports whether old stays where n would replace it. A failure does not replace

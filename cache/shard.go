@@ -111,6 +111,20 @@ func (k *key) find() *entry {
 	return nil
 }
 
+// unkept makes the least recently used entry of l that is not kept the oldest one: kept ones become the most recently used. It
+// returns that entry, nil if there is none; the shard is locked.
+func (s *shard) unkept(l *list) *entry {
+	for range l.lru.Len() {
+		hash, e, _ := l.lru.GetOldest()
+		if e.flags&keptFlag == 0 {
+			return e
+		}
+		l.lru.Get(hash)
+		e.lastUsed = s.tick(s.store.clock())
+	}
+	return nil
+}
+
 // matches reports whether e, which is at k's hash, has k's question and EDNS options.
 func (k *key) matches(e *entry) bool {
 	return e.flags&keyFlags == k.flags && e.packed.IsReplyTo(k.q) &&
@@ -129,6 +143,9 @@ func (k *key) newEntry(p wire.Packed, kd kind, expires, ttl time.Duration) *entr
 		p = p.WithOptions(k.q.Options)
 	}
 	e := &entry{packed: p, expires: expires, ttl: seconds(ttl), flags: k.flags}
+	if k.isKept() {
+		e.flags |= keptFlag
+	}
 	if kd == denial {
 		e.flags |= denialFlag
 	}
@@ -210,7 +227,7 @@ func (s *shard) evict() bool {
 			if l.lru == nil {
 				continue
 			}
-			if _, e, ok := l.lru.GetOldest(); ok && (from == nil || e.lastUsed < oldest) {
+			if e := s.unkept(l); e != nil && (from == nil || e.lastUsed < oldest) {
 				from, oldest = l, e.lastUsed
 			}
 		}
@@ -349,7 +366,7 @@ func (p *cacheShard) evictUsedBy(k kind, limit time.Duration) {
 	if l.lru == nil { // the cache is closed
 		return
 	}
-	if _, e, ok := l.lru.GetOldest(); ok && e.lastUsed <= limit {
+	if e := p.shard.unkept(l); e != nil && e.lastUsed <= limit {
 		l.evictions++
 		l.lru.RemoveOldest()
 	}

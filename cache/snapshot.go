@@ -401,6 +401,13 @@ func ReadReturned(ctx context.Context, r io.Reader, caches map[string]*Cache) (i
 	return in.stored, err
 }
 
+// ReadKept is [Read] for the names of `keep` alone.
+func ReadKept(ctx context.Context, r io.Reader, caches map[string]*Cache) (int, error) {
+	in := reader{chunkReader: chunkReader{r: r}, clock: newBootClock(), caches: caches, keptOnly: true}
+	_, err := in.read(ctx)
+	return in.stored, err
+}
+
 // Check reads a snapshot to its end as [Read] does, but stores nothing. It returns the
 // snapshot's age and the number of its entries.
 func Check(ctx context.Context, r io.Reader) (age time.Duration, entries int, err error) {
@@ -425,8 +432,8 @@ type reader struct {
 	q       wire.Query
 	entries uint32
 	stored  int
-	// skipFailures: SERVFAIL is not stored.
-	skipFailures bool
+	// skipFailures: SERVFAIL is not stored. keptOnly: only names of `keep` are.
+	skipFailures, keptOnly bool
 }
 
 func (r *reader) read(ctx context.Context) (age time.Duration, err error) {
@@ -541,6 +548,9 @@ func (r *reader) readEntry(b []byte) error {
 func (r *reader) store(b []byte, to *namedCache, e savedEntry) bool {
 	resp, err := r.q.Restore(b[b[0]:], b[1]&savedDO != 0, b[1]&savedCD != 0)
 	if err != nil || r.skipFailures && resp.Packed.Rcode() == wire.ServFail {
+		return false
+	}
+	if k := to.cache.key(&r.q); r.keptOnly && !k.isKept() {
 		return false
 	}
 	return e.remaining <= maxRemaining && e.remaining >= -2*maxRemaining && to.restore(&r.q, &resp, e)

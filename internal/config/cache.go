@@ -16,6 +16,8 @@ type Cache struct {
 	Servfail time.Duration // 5s; 0: failures are not cached
 	Prefetch Prefetch
 	Stale    Stale
+	// Keep are the names whose answers stay, and may be served however long ago they have expired (`keep`).
+	Keep []wire.Name
 	// KeepTTL serves answers with their original TTL until they expire.
 	KeepTTL bool
 	// NXDomainCut denies names below one that does not exist, without asking upstream (RFC

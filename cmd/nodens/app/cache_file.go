@@ -17,7 +17,7 @@ import (
 // without a predecessor.
 
 const (
-	// maxCacheAge is the age at which a file is ignored: the highest TTL of a cache's default.
+	// maxCacheAge is the age at which a file is ignored, except for names of `keep`: the highest TTL of a cache's default.
 	maxCacheAge = time.Hour
 	// maxCacheFile is the length at which a file is ignored, in bytes.
 	maxCacheFile = options.MaxCacheSize
@@ -61,11 +61,16 @@ func loadCacheUpTo(ctx context.Context, path string, caches map[string]*cache.Ca
 	if err != nil {
 		return 0, err
 	}
+	read := cache.Read
 	if age > oldest {
-		return 0, fmt.Errorf("it was written %v ago, and what is older than %v is of no use", age.Round(time.Second), oldest)
+		read = cache.ReadKept
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return 0, err
 	}
-	return cache.Read(ctx, f, caches)
+	n, err := read(ctx, f, caches)
+	if n == 0 && err == nil && age > oldest {
+		return 0, fmt.Errorf("it was written %v ago, and what is older than %v is of no use", age.Round(time.Second), oldest)
+	}
+	return n, err
 }

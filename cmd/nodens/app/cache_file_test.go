@@ -111,6 +111,25 @@ func TestSavedCache(t *testing.T) {
 	}
 }
 
+// TestSavedCacheOfKeptNames: of a file that is too old, a cache gets the names that it keeps.
+func TestSavedCacheOfKeptNames(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cache")
+	if _, err := saveCache(t.Context(), path, map[string]*cache.Cache{"c": newKept(t, 10)}); err != nil {
+		t.Fatal(err)
+	}
+	limits := config.CacheLimits{Entries: 9984, MaxTTL: time.Hour}
+	to := cache.NewStore(16<<20, cache.Options{}).NewCache(&config.Cache{Success: limits, Denial: limits, Keep: []wire.Name{"\x02n3\x07example\x00"}})
+	if n, err := loadCacheUpTo(t.Context(), path, map[string]*cache.Cache{"c": to}, 0); n != 1 || err != nil {
+		t.Errorf("%d answers, error %v", n, err)
+	}
+	if n := to.Stats().Entries.Success; n != 1 {
+		t.Errorf("the cache has %d answers", n)
+	}
+	if _, ok := to.Inspect(keptQuery(t, 3), 0); !ok {
+		t.Error("the kept name is not there")
+	}
+}
+
 // TestSavedCacheRefused: what is not whole, not ours or too old is not taken, not even in part.
 func TestSavedCacheRefused(t *testing.T) {
 	dir := t.TempDir()
