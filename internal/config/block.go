@@ -51,6 +51,7 @@ func (p *parser) blocks(g group) []*Block {
 		p.directives(g.directives)
 		p.joinGRPC()
 		p.checkCluster()
+		p.setKeep()
 		p.setListen()
 		boundHostsTTL(p.block)
 		p.checkCertificate()

@@ -3,6 +3,8 @@
 package config
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +132,49 @@ func TestCutDefault(t *testing.T) {
 		}
 		if got := c.Blocks[0].Cache.NXDomainCut; got != want {
 			t.Errorf("%q: %t, want %t", text, got, want)
+		}
+	}
+}
+
+// TestKeep: the names are the cache's, with the times of expired answers, which a serve_stale of its own sets.
+func TestKeep(t *testing.T) {
+	const rest = "cache\nforward . 192.0.2.53\n}\n"
+	blockOf := func(text string) *Block {
+		c, err := parse(t, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Blocks[0]
+	}
+	b := blockOf(". {\nkeep Registry.example.com\nkeep a.test registry.example.com\n" + rest)
+	if diff := cmp.Diff(slices.Sorted(slices.Values(names(t, "a.test", "registry.example.com"))), b.Cache.Keep); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+	if want := (Stale{ClientTimeout: staleClientTimeout, TTL: staleTTL, Recheck: staleRecheck}); b.Cache.Stale != want {
+		t.Errorf("without serve_stale: %+v", b.Cache.Stale)
+	}
+	b = blockOf(". {\nkeep a.test\ncache {\nserve_stale 2h immediate\n}\nforward . 192.0.2.53\n}\n")
+	if b.Cache.Stale.For != 2*time.Hour || b.Cache.Stale.Mode != StaleImmediate {
+		t.Errorf("with serve_stale: %+v", b.Cache.Stale)
+	}
+	many := ""
+	for i := range maxKeep + 1 {
+		many += fmt.Sprintf(" n%d.test", i)
+	}
+	for text, want := range map[string]string{
+		". {\nkeep\n" + rest:                                                        `2: keep: an argument is missing after "keep"; write: keep NAMES…`,
+		". {\nkeep a..test\n" + rest:                                                `2: keep: not a domain name: "a..test" has an empty label`,
+		". {\nkeep *.test\n" + rest:                                                 `2: keep: "*.test" is no name of a host; write each name in full, such as registry.example.com`,
+		". {\nkeep .\n" + rest:                                                      `2: keep: "." is no name of a host`,
+		". {\nkeep a.test\nforward . 192.0.2.53\n}\n":                               `2: keep: the block has no cache and forward that could keep the names`,
+		". {\nkeep a.test\ncache\n}\n":                                              `2: keep: the block has no cache and forward that could keep the names`,
+		"b.test {\nkeep a.test\n" + rest:                                            `2: keep: a.test. is not in a zone of the block and of its cache`,
+		". {\nkeep a.test\ncache 30 b.test\nforward . 192.0.2.53\n}\n":              `2: keep: a.test. is not in a zone of the block and of its cache`,
+		". {\nkeep" + many + "\n" + rest:                                            `2: keep: the block keeps 65 names; allowed: 64`,
+		". {\nkeep a.test b.test\ncache {\nsuccess 7\n}\nforward . 192.0.2.53\n}\n": `2: keep: the block keeps 2 names, and its cache has room for 7 entries of a kind; make it 8 or more`,
+	} {
+		if _, err := parse(t, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }

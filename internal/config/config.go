@@ -118,6 +118,7 @@ type Block struct {
 	Secondary      *Secondary      `directive:"secondary"`
 	Loop           *Switch         `directive:"loop"` // stop forwarding while the upstreams send queries back
 	Cache          *Cache          `directive:"cache"`
+	Keep           *Keep           `directive:"keep"`
 	PrivateAddress *PrivateAddress `directive:"private_address"`
 	Forward        *Forward        `directive:"forward"`
 	GRPC           *GRPC           `directive:"grpc"`

@@ -61,6 +61,9 @@ func (rt *Routes) VetCost(z *Zone, r *Request) (stay, decided int) {
 	return v.stay, v.decided
 }
 
+// Look looks at the cache once, at now.
+func (k *Keeper) Look(now time.Duration) { k.look(now) }
+
 // SearchPath is one path of an Autopath.
 type SearchPath struct {
 	Zone, First wire.Name

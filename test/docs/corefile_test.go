@@ -59,6 +59,9 @@ func block(written string) string {
 	if name, _, _ := strings.Cut(written, " "); name == "autopath" || name == "k8s_external" || name == "aaaa" || strings.Contains(written, " k8s:") {
 		text += "\nkubernetes cluster.local"
 	}
+	if strings.HasPrefix(written, "keep ") {
+		text += "\ncache\nforward . 192.0.2.53"
+	}
 	return ".:53 {\n" + text + "\n}\n"
 }
 

@@ -208,6 +208,13 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabels, inactive: []int{5, 15}, firing: []int{25, 39}, resolved: []int{50},
 	}, {
+		alert: "NodensKeptNameExpired", severity: "warning",
+		series: map[string]string{
+			"nodens_kept_names{" + agentLabels + `,zone=".",state="current"}`: "3x9 2x19 3x30",
+			"nodens_kept_names{" + agentLabels + `,zone=".",state="expired"}`: "0x9 1x19 0x30",
+		},
+		labels: alertLabelsWith("zone", "."), inactive: []int{8, 13}, firing: []int{16, 29}, resolved: []int{31},
+	}, {
 		alert: "NodensCacheThrashing", severity: "warning",
 		series: map[string]string{
 			"coredns_cache_requests_total{" + agentLabels + "}":                   "0+10000x90",

@@ -113,6 +113,8 @@ var directives = [...]directive{
 	{name: "forward", key: keyPools, open: (*builder).openPools, install: (*builder).installPools},
 	{name: "cache", key: keyCache, open: (*builder).openCache,
 		install: setPart(func(z *resolver.Zone, c *cache.Cache) { z.Cache = c })},
+	{name: "keep", open: func(_ *builder, p *blockParts) (any, error) { return resolver.NewKeeper(p.block.Keep.Names), nil },
+		install: func(_ *builder, _ *blockParts, part any) func(*resolver.Zone) { return part.(*resolver.Keeper).Add }},
 	{name: "loop", open: openLoops, install: setPart(func(z *resolver.Zone, l *loops) { z.Loop = l.of[z.Name] })},
 }
 

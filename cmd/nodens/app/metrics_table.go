@@ -132,6 +132,14 @@ var metricsTable = [...]declared{
 		func(st cache.Stats) uint64 { return st.Prefetches }},
 	{gauge("nodens_cache_bytes", "Memory used by all caches."), (*cache.Store).Bytes},
 	{gauge("nodens_cache_budget_bytes", "Memory that all caches together may use (--cache-size)."), (*cache.Store).Budget},
+	{gauge("nodens_kept_names", "Names of keep, by state: current, or expired if addresses could not be refreshed in time. Only with keep.", "server", "zone", "view", "state"),
+		func(p *blockParts, s series) {
+			if k := part[*resolver.Keeper](p, "keep"); k != nil {
+				all, expired := k.Names()
+				s.put(uint64(all-expired), p.block.Zones[0].String(), p.block.ViewName(), "current")
+				s.put(uint64(expired), p.block.Zones[0].String(), p.block.ViewName(), "expired")
+			}
+		}},
 	{counter("coredns_cache_served_stale_total", "Expired answers served because of serve_stale.", "server", "zones", "view"),
 		func(st cache.Stats) uint64 { return st.Stale }},
 	{counter("nodens_cache_nxdomain_cut_total", "Queries answered NXDOMAIN from the cache because a name above theirs does not exist (RFC 8020). They are counted as hits, too.", "server", "zones", "view"),
