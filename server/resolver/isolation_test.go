@@ -156,7 +156,9 @@ func (d *tenantDesk) answer(client, name string, qtype uint16) *dns.Msg {
 			return whole
 		}
 	}
-	d.x.EndTransfer(true)
+	if d.x.Transfers() { // a query that is dropped has no reply
+		d.x.EndTransfer(true)
+	}
 	return whole
 }
 
