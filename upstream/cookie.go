@@ -13,7 +13,7 @@ import (
 // 31 bits at best; with a cookie, 64 bits more:
 //
 //   - A query has a client cookie, which is random and another one for each server, and the server cookie of the server's last reply.
-//   - A reply with another client cookie, or with a malformed one, is dropped like one with another ID.
+//   - A reply with another client cookie is dropped like one with another ID.
 //   - Once a server has sent a cookie, a reply over UDP without one is not believed: the query is sent again over TCP. If
 //     there is none over TCP either, the server has no cookies any more.
 //   - BADCOOKIE brings a new server cookie, with which the query is sent again, once; after that over TCP (RFC 7873, 5.3).
@@ -70,18 +70,19 @@ func (c *cookies) pause(now time.Time) {
 
 // fits reports whether msg, a reply, may be the one to a query with this cookie.
 func (s *sentCookie) fits(msg []byte) bool {
-	cookie, _, ok := replyCookie(msg)
-	if !s.sent || !ok {
+	cookie, _, _ := replyCookie(msg)
+	if !s.sent || cookie == nil {
 		return true
 	}
-	return len(cookie) >= shortestCookie && len(cookie) <= longestCookie && subtle.ConstantTimeCompare(cookie[:clientCookieLen], s.client[:]) == 1
+	return len(cookie) >= clientCookieLen && len(cookie) <= longestCookie && subtle.ConstantTimeCompare(cookie[:clientCookieLen], s.client[:]) == 1
 }
 
-// replyCookie returns the cookie in msg; ok is false if there is none.
-func replyCookie(msg []byte) (cookie []byte, rcode wire.Rcode, ok bool) {
+// replyCookie returns the cookie in msg, nil for none. full is false without a server's part: the server sends back options that it
+// does not know.
+func replyCookie(msg []byte) (cookie []byte, rcode wire.Rcode, full bool) {
 	options, rcode := wire.ReplyOptions(msg)
-	cookie, ok = wire.OptionData(options, wire.OptionCookie)
-	return cookie, rcode, ok
+	cookie, _ = wire.OptionData(options, wire.OptionCookie)
+	return cookie, rcode, len(cookie) >= shortestCookie
 }
 
 // cookieVerdict says what comes of a reply.

@@ -59,13 +59,14 @@ func (b *optionsBackend) queries() []string {
 	return list
 }
 
-// optionTexts returns the options of m.
+// optionTexts returns the options of m, except for the agent's cookie.
 func optionTexts(m *dns.Msg) (list []string) {
 	if opt := m.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {
 			switch o := o.(type) {
 			case *dns.EDNS0_SUBNET:
 				list = append(list, o.String())
+			case *dns.EDNS0_COOKIE:
 			case *dns.EDNS0_LOCAL:
 				list = append(list, fmt.Sprintf("%d:%s", o.Code, hex.EncodeToString(o.Data)))
 			default:
