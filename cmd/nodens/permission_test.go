@@ -237,6 +237,7 @@ var varying = []struct {
 	{regexp.MustCompile(`127\.(6[4-9]|[7-9]\d|1[0-1]\d|12[0-7])\.\d+\.\d+(:\d+)?`), "ADDRESS"},
 	{regexp.MustCompile(`time=\S+ `), ""},
 	{regexp.MustCompile(`\b(client_port|id|duration_seconds|upstream_duration)=\S+`), "$1=*"},
+	{regexp.MustCompile(`\s*; COOKIE: [0-9a-f]+`), ""},
 	{regexp.MustCompile(`SRV 0 0 \d+`), "SRV 0 0 PORT"},
 	{regexp.MustCompile(`(SOA ns\.dns\.\S+ \S+) \d+`), "$1 SERIAL"},
 }

@@ -55,7 +55,7 @@ func (r *Request) Forward() {
 func (r *Request) explainFailure() {
 	switch err := r.err; {
 	case errors.Is(err, upstream.ErrLocal):
-	case errors.Is(err, upstream.ErrUnreachable), errors.Is(err, upstream.ErrNoUpstream), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, upstream.ErrUnreachable), errors.Is(err, upstream.ErrNoUpstream), errors.Is(err, upstream.ErrTimeout), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		r.reply.SetEDE(wire.EDENoReachableAuthority)
 	default:
 		r.reply.SetEDE(wire.EDENetworkError)

@@ -20,6 +20,7 @@ func (r *FleetReport) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
 		Starting, Changing, Ways, Losing, Seconds, Lines string
+		First                                            string // what is said about first questions
 		Shape                                            any
 		Services, Endpoints, Rate, Fleet, Compared       int
 		Length, Partition                                string
@@ -28,6 +29,7 @@ func (r *FleetReport) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		Starting:    r.startTable(), Changing: r.steadyTable(), Ways: r.wayTable(), Losing: r.outageTable(), Seconds: r.secondsTable(), Lines: r.lineTable(),
 		Shape: r.shape, Services: len(r.shape.Services()), Endpoints: r.shape.Endpoints(), Rate: fleetChangeRate, Fleet: fleetNodes, Compared: r.compared,
 		Length: fleetChanges.String(), Partition: r.options.Partition.String(),
+		First: " Then each agent asks for a headless Service of a namespace that it does not use, one after the other, beside as many changes.",
 	}
 	return harness.OnePage("fleet.md", fleetText, data)
 }
