@@ -170,7 +170,7 @@ const (
 // Hit reports whether Get has completed the reply.
 func (r *Result) Hit() bool { return r.state != resultMiss }
 
-// copy makes r the reply packed, and says in it that it has expired.
+// copy makes to the reply packed, and says in it that the answer has expired, if it has.
 func (r *Result) copy(to *wire.Reply, packed wire.Packed, ttl uint32) {
 	to.Copy(packed, ttl)
 	if r.state == resultStale {

@@ -62,7 +62,7 @@ func TestOptInPatch(t *testing.T) {
 	}
 }
 
-// TestChartOptIn: the chart's values are those of the policy's variables, and older releases of Kubernetes are refused.
+// TestChartOptIn: the policy's variables have the chart's values, and the chart refuses releases of Kubernetes without the policy's API.
 func TestChartOptIn(t *testing.T) {
 	const values = "{optIn: {enabled: true, clusterDns: 'fd00::a', ndots: 2, searches: [corp.example, b.example]}, config: {dnsDomain: k8s.example., localDns: '169.254.1.1,fd00::1'}}"
 	policy, _ := findObject[*admissionregistrationv1.MutatingAdmissionPolicy](t, renderChart(t, values), "")

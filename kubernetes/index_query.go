@@ -33,16 +33,23 @@ func (x *index) nextOwners(at addrKey, last *sliceRef, z *Zone, list []addrOwner
 // ownedByNodePod reports whether the address belongs to exactly one pod, that pod is on
 // this node, and all slices of its namespace are in view.
 func (x *index) ownedByNodePod(at addrKey) bool {
-	p := x.onlyPodAt(at)
-	return p != nil && p.onNode && !p.hostNetwork && x.namespaces[p.ns].complete
+	p := x.nodePodAt(at)
+	return p != nil && x.namespaces[p.ns].complete
+}
+
+// nodePodAt returns the pod of this node that alone has that address, nil if there is none.
+func (x *index) nodePodAt(at addrKey) *pod {
+	if p := x.onlyPodAt(at); p != nil && p.onNode && !p.hostNetwork {
+		return p
+	}
+	return nil
 }
 
 // requireReverse records that the slices of the namespace are in use whose pod on this node has the address. It reports whether there is
 // such a namespace and its slices are not in view: these are requested.
 func (v *View) requireReverse(at addrKey) (requested bool) {
 	v.mu.RLock()
-	p := v.index.onlyPodAt(at)
-	if p != nil && p.onNode && !p.hostNetwork {
+	if p := v.index.nodePodAt(at); p != nil {
 		ns := v.index.namespaces[p.ns]
 		ns.reverseUsed.Store(v.scope.tick.Load())
 		requested = !ns.complete && v.index.level == levelNode

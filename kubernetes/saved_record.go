@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -393,7 +392,7 @@ func (s *savedSource) check(imported bool) error {
 			return invalid("key", key)
 		}
 	}
-	set := newServiceSet(slices.Collect(maps.Keys(s.Services)))
+	set := servicesOf(s.Services)
 	number, ok := strings.CutPrefix(s.Key, namesPrefix)
 	if _, err := strconv.ParseUint(number, 10, 32); !ok || err != nil || imported || len(set) == 0 || set.selectorBytes() > maxSelectorBytes {
 		return invalid("source", s.Key)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"sync"
 	"time"
 	"unique"
@@ -376,9 +377,7 @@ func (v savedView) putRecord(r *savedRecord) {
 		v.saved[r.Position.Source] = r.Position.Position
 	case r.Source != nil:
 		v.savedSources[r.Source.Key] = r.Source.Services
-		for key := range r.Source.Services {
-			x.restored[key] = struct{}{}
-		}
+		maps.Copy(x.restored, servicesOf(r.Source.Services))
 	case r.Fault != nil:
 		v.faults.restore(faultKey{r.Fault.Resource, r.Fault.NS, r.Fault.Name})
 	}

@@ -56,7 +56,8 @@ type scope struct {
 	moreData chan struct{}            // closed when more data has come into view
 	asked    map[*serviceUse]struct{} // the Services whose slices queries have needed, and some that they needed long ago
 
-	// common are those of the Services countedFor that have common names, as counted in the tick counted.
+	// countedFor are the Services in use when names were last counted, in the tick counted, and common those of them whose names too many
+	// Services have.
 	counted            uint32
 	countedFor, common serviceSet
 }
@@ -138,7 +139,7 @@ type sliceSource struct {
 	// saved is where the reflector will go on, with records made for savedZone: a position of the saved view or of another source.
 	saved     reflector.Position
 	savedZone string
-	floor     map[string]uint64 // see [sliceSource.goOn]
+	floor     map[string]uint64 // see [sliceSource.resume]
 }
 
 // covers reports whether src delivers sl. A nil src, the source of manifests, delivers all
@@ -296,7 +297,7 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 		switch {
 		case src.names != nil:
 			src.complete = k.view.index.hasRestored(src.names)
-			src.goOn()
+			src.resume()
 		case !wide && key != allSource:
 			src.ns = k.view.index.ensureNamespace(key)
 			src.ns.sourceCount++

@@ -27,9 +27,10 @@ const (
 	maxNamesakes = 16
 )
 
-func newServiceSet(keys []string) serviceSet {
-	set := make(serviceSet, len(keys))
-	for _, key := range keys {
+// servicesOf returns the Services that have a floor.
+func servicesOf(floor map[string]uint64) serviceSet {
+	set := make(serviceSet, len(floor))
+	for key := range floor {
 		set[key] = struct{}{}
 	}
 	return set
@@ -163,15 +164,15 @@ func (n *nameSources) put(key string, set serviceSet) {
 
 // restore adds a source of a saved view.
 func (n *nameSources) restore(key string, floor map[string]uint64) {
-	n.put(key, newServiceSet(slices.Collect(maps.Keys(floor))))
+	n.put(key, servicesOf(floor))
 	if number, err := strconv.Atoi(key[len(namesPrefix):]); err == nil {
 		n.number = max(n.number, number)
 	}
 }
 
-// goOn lets a new source of single Services go on from where the sources are that have these now, if they have all of them. Their versions differ: it goes on
+// resume lets a new source of single Services go on from where the sources are that have these now, if they have all of them. Their versions differ: it goes on
 // from the lowest. Of each Service it gets again what has been in view, up to the version in floor. The view's lock is held.
-func (src *sliceSource) goOn() {
+func (src *sliceSource) resume() {
 	var from reflector.Position
 	floor := make(map[string]uint64, len(src.names))
 	for key := range src.names {

@@ -22,6 +22,16 @@ func (l *sliceLab) nameSets() (sources, services int) {
 	return sources, services
 }
 
+// askInTurn makes a Service db in each namespace, and asks for one after the other, so that each has a source of its own.
+func (l *sliceLab) askInTurn(namespaces ...string) {
+	for _, ns := range namespaces {
+		l.service(ns, "db", true)
+		l.slice(ns, "db", true, "10.1.0.1")
+		_ = l.addrs("db." + ns + ".svc.cluster.local")
+		l.reconcile()
+	}
+}
+
 // Services that come into use get sources, which a tick makes one that goes on without a list, and no answer goes back to what has been.
 func TestNameSourcesMerge(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
@@ -137,13 +147,7 @@ func TestNameSourceIgnoresOthers(t *testing.T) {
 // After versions were set back, a source that goes on from others takes what it gets.
 func TestNameSourceSetBack(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
-	for i := range 2 {
-		ns := fmt.Sprintf("ns%d", i)
-		l.service(ns, "db", true)
-		l.slice(ns, "db", true, "10.1.0.1")
-		_ = l.addrs("db." + ns + ".svc.cluster.local")
-		l.reconcile()
-	}
+	l.askInTurn("ns0", "ns1")
 	for i := range 9 {
 		l.slice("ns0", "db", true, fmt.Sprintf("10.1.1.%d", i))
 	}
@@ -185,12 +189,7 @@ func TestNameSourcesOfCommonNames(t *testing.T) {
 // A view that is saved while a source gets again what has been in view goes on there, and no answer goes back either.
 func TestNameSourceSaved(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
-	for _, ns := range []string{"a", "b"} {
-		l.service(ns, "db", true)
-		l.slice(ns, "db", true, "10.1.0.1")
-		_ = l.addrs("db." + ns + ".svc.cluster.local")
-		l.reconcile()
-	}
+	l.askInTurn("a", "b")
 	l.slice("a", "db", true, "10.1.0.2")
 	l.slice("a", "db", true, "10.1.0.3")
 	for l.api.advance(l.api.open[0]) {
@@ -229,12 +228,7 @@ func TestNameSourceSaved(t *testing.T) {
 // A source that gets further after another one has been told to go on from there, and before it ends, takes no answer back either.
 func TestNameSourceGetsFurther(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
-	for _, ns := range []string{"a", "b"} {
-		l.service(ns, "db", true)
-		l.slice(ns, "db", true, "10.1.0.1")
-		_ = l.addrs("db." + ns + ".svc.cluster.local")
-		l.reconcile()
-	}
+	l.askInTurn("a", "b")
 	l.view.scope.tick.Add(1)
 	desired := l.keep.desiredSources()
 	l.keep.startSources(l.ctx, desired)

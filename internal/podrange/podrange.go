@@ -141,7 +141,7 @@ func (r *Ranges) SetPod(addr netip.Addr, pod, ipv4Only bool) {
 	r.Epochs.Bump(familyGroup)
 }
 
-// familyGroup is the group of r's counter among those of the view of the cluster.
+// familyGroup is the group in [Ranges.Epochs] whose counter moves when a pod gets or loses its IPv6 addresses.
 const familyGroup = 0
 
 // IPv4Only reports whether addr is the address of a pod that has no IPv6 address. It is false for addresses of no known

@@ -21,8 +21,8 @@ func NewAAAA(cfg *config.AAAA, pods *podrange.Ranges) *AAAA {
 	return &AAAA{except: cfg.Except, pods: pods}
 }
 
-// covers reports whether r may ask for addresses that its client can't use. Whoever validates (DO) or leaves that to its client
-// (CD) gets the signed answer: one that is made here would be bogus (RFC 4035, 4.3). A probe asks whether there is a name. A nil AAAA covers nothing.
+// covers reports whether r may ask for addresses that its client can't use. A client that validates (DO), or leaves that to its own clients
+// (CD), gets the signed answer: one that is made here would be bogus (RFC 4035, 4.3). A probe asks whether there is a name. A nil AAAA covers nothing.
 func (a *AAAA) covers(r *Request) bool {
 	return a != nil && hasIPv6(r.Query.Type) && !r.Query.DO && !r.Query.CD() && !r.probe && !a.excepts(r.Query.Name())
 }

@@ -61,7 +61,7 @@ func (c *Cluster) NdotsPatch(ctx context.Context, w *report.AdvisedWorkload, ndo
 	value := strconv.Itoa(ndots)
 	options = append(slices.DeleteFunc(options, func(o dnsOption) bool { return o.Name == "ndots" }), dnsOption{"ndots", &value})
 	p.After = texts(options)
-	// The resource version makes the API server refuse the patch if somebody has changed the object since.
+	// The resource version makes the API server refuse the patch if the object has changed since.
 	body := map[string]any{"spec": map[string]any{"dnsConfig": map[string]any{"options": options}}}
 	for _, field := range slices.Backward(t.fields) {
 		body = map[string]any{field: body}
