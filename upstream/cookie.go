@@ -70,11 +70,11 @@ func (c *cookies) pause(now time.Time) {
 
 // fits reports whether msg, a reply, may be the one to a query with this cookie.
 func (s *sentCookie) fits(msg []byte) bool {
-	cookie, _, _ := replyCookie(msg)
-	if !s.sent || cookie == nil {
+	if !s.sent {
 		return true
 	}
-	return len(cookie) >= clientCookieLen && len(cookie) <= longestCookie && subtle.ConstantTimeCompare(cookie[:clientCookieLen], s.client[:]) == 1
+	cookie, _, _ := replyCookie(msg)
+	return cookie == nil || len(cookie) >= clientCookieLen && len(cookie) <= longestCookie && subtle.ConstantTimeCompare(cookie[:clientCookieLen], s.client[:]) == 1
 }
 
 // replyCookie returns the cookie in msg, nil for none. full is false without a server's part: the server sends back options that it
