@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image release release-verify demo e2e e2e-release e2e-networks kernels conformance
+.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image release release-verify demo e2e e2e-release e2e-networks e2e-matrix kernels conformance
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
@@ -104,8 +104,14 @@ demo:
 	@bash test/clean.sh go run ./test/peer/prebuild e2e
 	@bash test/clean.sh go run ./test/e2e -only demo -keep
 
-# Names, upgrades, kills and policies on each pod network, with the kernel path off and on.
-# Writes the table in docs/reference/networks.md.
+# Names, upgrades, kills and policies on each pod network with both modes of kube-proxy, and with each
+# release of Kubernetes, always with the kernel path off and on. Writes the table in
+# docs/reference/networks.md. The first time, the builds take an hour of CPU time.
+e2e-matrix: e2e-networks
+	@bash test/clean.sh go run ./test/e2e -only network -network all -proxy nftables -network-out docs/reference/networks.md
+	@bash test/clean.sh go run ./test/e2e -only network -network ptp -release all -network-out docs/reference/networks.md
+
+# Of that, the pod networks with kube-proxy's mode iptables and the newest release.
 e2e-networks:
 	@sh test/install.sh nsenter ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc
 	@bash test/clean.sh go run ./test/e2e -only network -network all -network-out docs/reference/networks.md
@@ -116,9 +122,9 @@ kernels:
 	@sh test/install.sh qemu-system-x86_64 xz ip
 	@bash test/clean.sh go run ./test/kernels
 
-# Kubernetes' own end-to-end tests of DNS in such a cluster: two releases of Kubernetes, with and
+# Kubernetes' own end-to-end tests of DNS in such a cluster: four releases of Kubernetes, with and
 # without CoreDNS and the kernel path. Writes the table in the document. The first time, the
-# builds take an hour of CPU time.
+# builds take two hours of CPU time.
 conformance:
 	@sh test/install.sh dig nsenter ip iptables nft conntrack ctr runc /usr/lib/cni/bridge busybox
 	@bash test/clean.sh go run ./test/conformance -out docs/reference/conformance.md

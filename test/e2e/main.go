@@ -2,8 +2,8 @@
 // would ask, breaks what breaks, and prints a table of what was checked. `make e2e` runs
 // it; it needs root, on Debian, and leaves nothing behind.
 //
-//	go run ./test/e2e [-only PART,…] [-network NAME,…] [-keep] [-dir DIR] [-outage TIME] [-bad AGENT,…]
-//	                    [-out FILE] [-network-out FILE] [-incident-out FILE]
+//	go run ./test/e2e [-only PART,…] [-network NAME,…] [-proxy MODE,…] [-release RELEASE,…] [-keep]
+//	                    [-dir DIR] [-outage TIME] [-bad AGENT,…] [-out FILE] [-network-out FILE] [-incident-out FILE]
 //
 // Each part of the table is a file of its own; they run in the order of parts.
 package main
@@ -45,6 +45,8 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "the parts to run, separated by commas; all if it is empty")
 	network := flag.String("network", "", "the pod networks, separated by commas, or all; if it is empty, "+
 		"ptp for the part network and bridge for the others")
+	proxy := flag.String("proxy", "", "the modes of kube-proxy, separated by commas; if it is empty, each part has its usual one")
+	release := flag.String("release", "", "the minor releases of Kubernetes, such as v1.36, separated by commas, or all; the newest if it is empty")
 	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")
 	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
 	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
@@ -53,7 +55,7 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&s.outage, "outage", defaultOutage, "how long the API server is away in the part chaos")
 	bad := flag.String("bad", usualBadAgents, "the bad agents of the part rollback, separated by commas")
 	flag.Parse()
-	planned, err := plan(splitList(*only), splitList(*network))
+	planned, err := plan(selection{splitList(*only), splitList(*network), splitList(*proxy), splitList(*release)})
 	if err != nil {
 		return err
 	}

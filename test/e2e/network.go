@@ -35,11 +35,11 @@ type networkTest struct {
 
 // networkChecks returns the checks of the part network: what depends on how packets get from a pod
 // to the agent, with the kernel path off and on.
-func networkChecks(network cluster.PodNetwork) []check {
+func networkChecks(network cluster.PodNetwork, proxy string) []check {
 	t := &networkTest{network: network, chaosTest: chaosTest{servers: agentAddresses()}}
 	list := []check{{"the agents take kube-dns's ClusterIP over; pods query them", t.setUp}}
-	list = append(list, t.modeChecks(newNetworkRow(network, "off"), t.rollMarked)...)
-	list = append(list, t.modeChecks(newNetworkRow(network, "on"), t.enableKernelPath)...)
+	list = append(list, t.modeChecks(newNetworkRow(network, proxy, "off"), t.rollMarked)...)
+	list = append(list, t.modeChecks(newNetworkRow(network, proxy, "on"), t.enableKernelPath)...)
 	return append(list, check{"agents and configuration are restored", t.restore})
 }
 
@@ -54,6 +54,7 @@ func (t *networkTest) modeChecks(row *networkRow, roll faultFunc) []check {
 	mode := "kernel path " + row.kernelPath + ": "
 	list := []check{
 		{mode + "rolled out", func(ctx context.Context, s *suite) (string, error) {
+			row.kubernetes = s.kubernetesVersion
 			s.networkRows = append(s.networkRows, row)
 			return t.measure(ctx, &row.upgrade, fault{"", [2]lossLimit{lossless, lossless}, roll})
 		}},

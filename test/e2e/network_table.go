@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/file"
@@ -14,10 +15,12 @@ import (
 	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
-// networkRow is the result of the part network on a network in one mode of the kernel path.
+// networkRow is the result of the part network on a network with one mode of kube-proxy, in one mode of the kernel path.
+// kubernetes is the cluster's version.
 type networkRow struct {
-	network, kernelPath string
-	names               comparison
+	network, proxy, kubernetes, kernelPath string
+
+	names comparison
 	// upgrade has the losses of all rollouts, kill those of a killed agent's node.
 	upgrade, kill lossSum
 	// policy says that no policies are enforced. If it is empty, policyChecks is the number of the
@@ -29,8 +32,8 @@ type networkRow struct {
 }
 
 // newNetworkRow returns the row of a network in one mode, without results.
-func newNetworkRow(network cluster.PodNetwork, kernelPath string) *networkRow {
-	return &networkRow{network: network.Name, kernelPath: kernelPath, clusterIPsOpen: network.ClusterIPsOpen}
+func newNetworkRow(network cluster.PodNetwork, proxy, kernelPath string) *networkRow {
+	return &networkRow{network: network.Name, proxy: proxy, kernelPath: kernelPath, clusterIPsOpen: network.ClusterIPsOpen}
 }
 
 // allPolicyChecks is the number of checks of policies.
@@ -77,7 +80,7 @@ func (r *networkRow) String() string {
 	default:
 		policy = "yes"
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", r.network, r.kernelPath, names, r.upgrade, r.kill, policy)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.network, r.proxy, r.kubernetes, r.kernelPath, names, r.upgrade, r.kill, policy)
 }
 
 // The lines of a document between which the table of networks is.
@@ -102,20 +105,31 @@ func (s *suite) writeNetworkTable(ctx context.Context, path string) error {
 		return fmt.Errorf("uname: %w", err)
 	}
 	release, _, _ := strings.Cut(strings.TrimSpace(string(kernel)), "-")
-	table := s.networkTable(old) + fmt.Sprintf("- Linux %s, Kubernetes %s\n", release, s.kubernetesVersion)
+	table := s.networkTable(old) + fmt.Sprintf("- Linux %s\n", release)
 	return file.Replace(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, before+networkTableBegin+"\n"+table+"\n"+networkTableEnd+after)
 		return err
 	})
 }
 
+// rowKey returns what a row is about, from its line: the network, kube-proxy's mode and the minor release of Kubernetes. It
+// is empty for other lines.
+func rowKey(line string) string {
+	cells := strings.Split(line, "|")
+	if len(cells) < 4 || !strings.HasPrefix(strings.TrimSpace(cells[3]), "v") {
+		return ""
+	}
+	version := strings.Split(strings.TrimSpace(cells[3]), ".")
+	return strings.TrimSpace(cells[1]) + " " + strings.TrimSpace(cells[2]) + " " + strings.Join(version[:min(2, len(version))], ".")
+}
+
 // networkTable returns the table and the versions of the networks, with what the old text has about
-// networks that were not run.
+// clusters that were not run.
 func (s *suite) networkTable(old string) string {
 	rows, versions := make(map[string]string), make(map[string]string)
 	for line := range strings.Lines(old) {
-		if cells := strings.Split(line, "|"); len(cells) > 2 {
-			rows[strings.TrimSpace(cells[1])] += line
+		if key := rowKey(line); key != "" {
+			rows[key] += line
 		}
 		if name, version, ok := strings.Cut(strings.TrimPrefix(line, "- "), ": "); ok {
 			versions[name] = strings.TrimSpace(version)
@@ -123,18 +137,24 @@ func (s *suite) networkTable(old string) string {
 	}
 	maps.Copy(versions, s.versions)
 	for _, row := range s.networkRows {
-		delete(rows, row.network)
+		delete(rows, rowKey(row.String()))
 	}
 	for _, row := range s.networkRows {
-		rows[row.network] += row.String()
+		rows[rowKey(row.String())] += row.String()
 	}
 	var table, list strings.Builder
 	for _, network := range cluster.PodNetworks() {
-		if rows[network.Name] != "" {
-			table.WriteString(rows[network.Name])
+		named := false
+		for _, key := range slices.Sorted(maps.Keys(rows)) {
+			if name, _, _ := strings.Cut(key, " "); name == network.Name {
+				table.WriteString(rows[key])
+				named = true
+			}
+		}
+		if named {
 			fmt.Fprintf(&list, "- %s: %s\n", network.Name, versions[network.Name])
 		}
 	}
-	return "| network | kernel path | names right | lost in upgrades | lost in a kill | policy held |\n|---|---|--:|--:|--:|---|\n" +
+	return "| network | kube-proxy | Kubernetes | kernel path | names right | lost in upgrades | lost in a kill | policy held |\n|---|---|---|---|--:|--:|--:|---|\n" +
 		table.String() + "\nVersions:\n\n" + list.String()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,23 +15,30 @@ import (
 // TestPlan: which parts run on which networks, and which run beside the others.
 func TestPlan(t *testing.T) {
 	for _, tt := range []struct {
-		only, networks string
-		want           string
+		selection
+		want string
 	}{
-		{"", "", "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge beside, chaos bridge beside, network ptp ptp beside, dual-stack bridge beside"},
-		{"names", "", "names bridge"},
-		{"network", "bridge,ptp", "network bridge bridge, network ptp ptp"},
-		{"names,network", "ptp", "names ptp, network ptp ptp"},
-		{"nothing", "", "error"},
-		{"", "nothing", "error"},
+		{selection{}, "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge beside, chaos bridge beside, network ptp ptp beside, dual-stack bridge beside, adoption bridge"},
+		{selection{parts: []string{"names"}}, "names bridge"},
+		{selection{parts: []string{"network"}, networks: []string{"bridge", "ptp"}}, "network bridge bridge, network ptp ptp"},
+		{selection{parts: []string{"names", "network"}, networks: []string{"ptp"}}, "names ptp, network ptp ptp"},
+		{selection{parts: []string{"network"}, networks: []string{"ptp"}, proxies: []string{"iptables", "nftables"}, releases: []string{"v1.36", "v1.37"}},
+			"network ptp ptp iptables v1.36, network ptp ptp iptables v1.37, network ptp ptp nftables v1.36, network ptp ptp nftables v1.37"},
+		{selection{parts: []string{"names"}, releases: []string{"v1.36"}}, "names bridge iptables v1.36"},
+		{selection{parts: []string{"nothing"}}, "error"},
+		{selection{networks: []string{"nothing"}}, "error"},
+		{selection{releases: []string{"v1.1"}}, "error"},
 	} {
-		t.Run(tt.only+" "+tt.networks, func(t *testing.T) {
+		t.Run(fmt.Sprint(tt.selection), func(t *testing.T) {
 			got := "error"
-			planned, err := plan(splitList(tt.only), splitList(tt.networks))
+			planned, err := plan(tt.selection)
 			if err == nil {
 				var names []string
 				for _, p := range planned {
 					name := p.name + " " + p.kind.network
+					if p.kind.release != "" {
+						name += " " + p.kind.proxy + " " + p.kind.release
+					}
 					if p.beside {
 						name += " beside"
 					}
@@ -50,8 +58,8 @@ func TestPlan(t *testing.T) {
 
 // TestNetworkRow: a row says what failed, or was not reached.
 func TestNetworkRow(t *testing.T) {
-	row := &networkRow{network: "bridge", kernelPath: "off"}
-	const failed = "| bridge | off | **failed** | **failed** | **failed** | **failed** |\n"
+	row := &networkRow{network: "bridge", proxy: "iptables", kubernetes: "v1.36.3", kernelPath: "off"}
+	const failed = "| bridge | iptables | v1.36.3 | off | **failed** | **failed** | **failed** | **failed** |\n"
 	if got := row.String(); got != failed {
 		t.Errorf("of a run that failed: %s", got)
 	}
@@ -65,18 +73,20 @@ func TestNetworkRow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := row.String(), "| bridge | off | 9 of 10 | 0 of 20 | 4 of 30 | yes |\n"; got != want {
+	if got, want := row.String(), "| bridge | iptables | v1.36.3 | off | 9 of 10 | 0 of 20 | 4 of 30 | yes |\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
 // TestWriteNetworkTable: only what is between the two lines is replaced, and of it not the rows of other
-// networks.
+// clusters.
 func TestWriteNetworkTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	const before, after = "# Page\n", "\nEnd.\n"
-	const old = "| ptp | off | kept |\n| bridge | off | old |\n- bridge: old\n- ptp: 7\n"
-	s := suite{clusterState: clusterState{networkRows: []*networkRow{{network: "bridge", kernelPath: "off"}}, kubernetesVersion: "v1"}}
+	kept := []string{"| ptp | iptables | v1.37.2 | off | kept |\n", "| bridge | nftables | v1.37.1 | off | kept |\n", "| bridge | iptables | v1.36.3 | off | kept |\n"}
+	old := strings.Join(kept, "") + "| bridge | iptables | v1.37.1 | off | old |\n- bridge: old\n- ptp: 7\n"
+	row := &networkRow{network: "bridge", proxy: "iptables", kubernetes: "v1.37.2", kernelPath: "off"}
+	s := suite{clusterState: clusterState{networkRows: []*networkRow{row}}}
 	if err := os.WriteFile(path, []byte(before+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +105,7 @@ func TestWriteNetworkTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(text)
-	for _, want := range []string{before + networkTableBegin, networkTableEnd + after, s.networkRows[0].String(), "Kubernetes v1", "- bridge: 1.2\n- ptp: 7\n", "| ptp | off | kept |\n"} {
+	for _, want := range append(kept, before+networkTableBegin, networkTableEnd+after, row.String(), "- bridge: 1.2\n- ptp: 7\n") {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}

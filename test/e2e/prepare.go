@@ -76,13 +76,17 @@ func (s *suite) startCluster(ctx context.Context, kind clusterKind) error {
 	if kind.dualStack {
 		servers = append(servers, localDNS6)
 	}
+	joining := 0
+	if kind.clusterDNS {
+		servers, joining = []string{cluster.DNS}, 1
+	}
 	network, err := cluster.FindPodNetwork(kind.network)
 	if err != nil {
 		return err
 	}
 	s.kind = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{
-		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack, Network: network,
+		Dir: dir, Nodes: 2, Joining: joining, Release: kind.release, Proxy: kind.proxy, DualStack: kind.dualStack, Network: network,
 		ClusterDNS: servers,
 		Images:     func(ctx context.Context) ([]string, error) { return s.images.write(ctx, s) },
 	})

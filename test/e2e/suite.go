@@ -42,16 +42,22 @@ type part struct {
 
 // clusterKind is a kind of cluster.
 type clusterKind struct {
+	// release is a minor release of Kubernetes; "" is the one of most tests.
+	release   string
 	proxy     string
 	dualStack bool
 	// network is the name of the pod network.
 	network string
+	// clusterDNS says that the kubelets name the cluster's DNS, not the agent, and that one more node can
+	// join.
+	clusterDNS bool
 }
 
 // The clusters that parts run in.
 var (
 	singleStackKind = clusterKind{proxy: "iptables"}
 	dualStackKind   = clusterKind{proxy: "nftables", dualStack: true}
+	adoptionKind    = clusterKind{proxy: "iptables", clusterDNS: true}
 )
 
 // parts returns all parts, in their order.
@@ -67,25 +73,56 @@ func parts() []part {
 		{name: "chaos", kind: singleStackKind, agent: true, beside: true, checks: chaos()},
 		{name: networkPart, kind: singleStackKind, beside: true}, // its checks depend on the network
 		{name: "dual-stack", kind: dualStackKind, beside: true, checks: dualStack()},
+		{name: "adoption", kind: adoptionKind, checks: adoption()},
 		{name: "release", kind: singleStackKind, wanted: true, checks: releases()},
 		{name: "demo", kind: singleStackKind, wanted: true, checks: demo()},
 	}
 }
 
-// plan returns the wanted parts on the pod networks; all parts if none is wanted. Without networks,
-// the part network runs on another one than the other parts.
-func plan(wanted, networks []string) (planned []part, err error) {
-	usual := len(networks) == 0
-	if networks, err = networkNames(networks); err != nil {
+// selection is what the flags select: the lists of their values. Of an empty one, each part takes
+// what it usually has.
+type selection struct{ parts, networks, proxies, releases []string }
+
+// kinds returns the kinds of clusters that are selected, with "" for what is not.
+func (sel selection) kinds() (kinds []clusterKind, err error) {
+	networks, err := networkNames(sel.networks)
+	if err != nil {
 		return nil, fmt.Errorf("-network: %w", err)
 	}
-	chosen, err := wantedParts(wanted)
+	releases, err := releaseNames(sel.releases)
+	if err != nil {
+		return nil, fmt.Errorf("-release: %w", err)
+	}
+	proxies := sel.proxies
+	if len(proxies) == 0 {
+		proxies = []string{""}
+	}
+	for _, network := range networks {
+		for _, proxy := range proxies {
+			for _, release := range releases {
+				kinds = append(kinds, clusterKind{network: network, proxy: proxy, release: release})
+			}
+		}
+	}
+	return kinds, nil
+}
+
+// plan returns the selected parts in the selected kinds of clusters. Without networks, the part network runs on
+// another one than the other parts.
+func plan(sel selection) (planned []part, err error) {
+	usual := len(sel.networks)+len(sel.proxies)+len(sel.releases) == 0
+	kinds, err := sel.kinds()
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := wantedParts(sel.parts)
 	if err != nil {
 		return nil, fmt.Errorf("-only: %w", err)
 	}
-	for _, network := range networks {
+	for _, kind := range kinds {
 		for _, p := range chosen {
-			if p.kind.network = network; usual && p.name == networkPart {
+			p.kind.release, p.kind.proxy = kind.release, cmp.Or(kind.proxy, p.kind.proxy)
+			if p.kind.network = kind.network; usual && p.name == networkPart {
 				p.kind.network = usualOtherNetwork
 			}
 			if err := p.onNetwork(); err != nil {
@@ -123,7 +160,7 @@ func (p *part) onNetwork() error {
 	}
 	network, err := cluster.FindPodNetwork(p.kind.network)
 	p.name += " " + network.Name
-	p.checks = networkChecks(network)
+	p.checks = networkChecks(network, p.kind.proxy)
 	return err
 }
 
@@ -143,6 +180,23 @@ func networkNames(wanted []string) (names []string, err error) {
 	for _, name := range wanted {
 		if _, err := cluster.FindPodNetwork(name); err != nil {
 			return nil, err
+		}
+	}
+	return wanted, nil
+}
+
+// releaseNames resolves all, and the default.
+func releaseNames(wanted []string) ([]string, error) {
+	all := peer.Releases()
+	switch {
+	case len(wanted) == 0:
+		return []string{""}, nil
+	case slices.Equal(wanted, []string{"all"}):
+		return all, nil
+	}
+	for _, release := range wanted {
+		if !slices.Contains(all, release) {
+			return nil, fmt.Errorf("there is no release %q; there are %s", release, strings.Join(all, ", "))
 		}
 	}
 	return wanted, nil

@@ -36,11 +36,13 @@ type tool struct {
 // release.
 const clusterModule = "test/cluster"
 
-// releases are the minor releases of Kubernetes for test/conformance, by their modules. For a new
+// releases are the minor releases of Kubernetes for test/conformance and make e2e-matrix, by their modules. For a new
 // one, copy clusterModule to the folder of its present release. Then set the versions of Kubernetes,
 // of its staging modules and of etcd in clusterModule, remove its indirect requirements, and run
 // go mod tidy.
 var releases = map[string]string{
+	"v1.34": "test/cluster/v1.34",
+	"v1.35": "test/cluster/v1.35",
 	"v1.36": "test/cluster/v1.36",
 	"v1.37": clusterModule,
 }

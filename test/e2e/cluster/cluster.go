@@ -41,6 +41,8 @@ type Options struct {
 	Network PodNetwork
 	// DualStack gives nodes, pods and Services IPv6 addresses besides.
 	DualStack bool
+	// Joining is how many more nodes Join can add.
+	Joining int
 	// ClusterDNS are the servers that the kubelets write into pods' resolv.conf.
 	ClusterDNS []string
 	// Images gives files of OCI layouts that every node gets. It is called once, while
@@ -73,6 +75,7 @@ type Cluster struct {
 	cgroup  string
 	control *sandbox
 	nodes   []*Node
+	joining []*Node // which Join has not added yet
 	api     *peer.Process
 	outside *peer.Process
 
@@ -147,12 +150,14 @@ func (c *Cluster) prepare(ctx context.Context) (err error) {
 	if c.initialState, err = readHostState(); err != nil {
 		return err
 	}
-	for i := range c.options.Nodes {
+	var nodes []*Node
+	for i := range c.options.Nodes + c.options.Joining {
 		letter := string(rune('a' + i))
-		n := &Node{Name: "node-" + letter, Zone: letter, cluster: c}
+		n := &Node{Name: "node-" + letter, Zone: letter, cluster: c, clusterDNS: c.options.ClusterDNS}
 		n.setAddresses(i+1, c.options.DualStack)
-		c.nodes = append(c.nodes, n)
+		nodes = append(nodes, n)
 	}
+	c.nodes, c.joining = slices.Clip(nodes[:c.options.Nodes]), nodes[c.options.Nodes:]
 	if err := c.prepareFiles(ctx); err != nil {
 		return err
 	}
@@ -205,6 +210,36 @@ func parallel(ctx context.Context, work ...func(context.Context) error) error {
 	}
 	wait.Wait()
 	return errors.Join(errs...)
+}
+
+// Join adds one of the nodes of Options.Joining, with all images. Its kubelet registers it with the
+// taints, and writes the servers into pods' resolv.conf. Join does not wait until the node is ready.
+func (c *Cluster) Join(ctx context.Context, clusterDNS []string, taints ...corev1.Taint) (*Node, error) {
+	if len(c.joining) == 0 {
+		return nil, fmt.Errorf("all %d nodes have joined: raise Options.Joining", len(c.nodes))
+	}
+	others, n := c.nodes, c.joining[0]
+	c.joining = c.joining[1:]
+	c.nodes = append(slices.Clone(others), n) // Down stops it, also after an error
+	n.clusterDNS, n.taints = clusterDNS, taints
+	if err := n.boot(ctx); err != nil {
+		return nil, err
+	}
+	work := []func(context.Context) error{func(ctx context.Context) error { return c.control.runIP(ctx, n.routes()...) }}
+	for _, other := range others {
+		work = append(work, func(ctx context.Context) error { return other.sandbox.runIP(ctx, n.routes()...) })
+	}
+	if c.options.Images != nil {
+		files, err := c.options.Images(ctx)
+		if err != nil {
+			return nil, err
+		}
+		work = append(work, func(ctx context.Context) error { return n.Import(ctx, files...) })
+	}
+	if err := parallel(ctx, work...); err != nil {
+		return nil, err
+	}
+	return n, n.start()
 }
 
 // waitReady waits until pods can run.
@@ -267,8 +302,11 @@ func (o *Options) check() error {
 			return fmt.Errorf("the folder %s: give one outside of %s, where nodes have files of their own", o.Dir, hidden)
 		}
 	}
-	if o.Nodes < 1 || o.Nodes > maxNodes {
-		return fmt.Errorf("%d nodes: a cluster has 1 to %d", o.Nodes, maxNodes)
+	if o.Nodes < 1 || o.Joining < 0 || o.Nodes+o.Joining > maxNodes {
+		return fmt.Errorf("%d nodes and %d that join: a cluster has 1 to %d", o.Nodes, o.Joining, maxNodes)
+	}
+	if o.Joining > 0 && (o.Network.OwnRoutes || o.Network.Start != nil) {
+		return fmt.Errorf("the pod network %s: nodes can join only networks without programs", o.Network.Name)
 	}
 	if o.Proxy != "iptables" && o.Proxy != "nftables" {
 		return fmt.Errorf("kube-proxy's mode %q: give iptables or nftables", o.Proxy)

@@ -6,17 +6,18 @@ type object = map[string]any
 // kubeletConfig is the KubeletConfiguration.
 func (n *Node) kubeletConfig() object {
 	return object{
-		"apiVersion":     "kubelet.config.k8s.io/v1beta1",
-		"kind":           "KubeletConfiguration",
-		"authentication": object{"anonymous": object{"enabled": false}, "webhook": object{"enabled": false}, "x509": object{"clientCAFile": n.cluster.path("ca.crt")}},
-		"authorization":  object{"mode": "AlwaysAllow"}, // only the API server has a certificate
-		"clusterDomain":  Domain,
-		"clusterDNS":     n.cluster.options.ClusterDNS,
-		"resolvConf":     n.path("resolv.conf"),
-		"cgroupRoot":     "/" + n.cluster.cgroup + "/" + n.Name,
-		"cgroupDriver":   "cgroupfs",
-		"failCgroupV1":   false,
-		"failSwapOn":     false,
+		"apiVersion":         "kubelet.config.k8s.io/v1beta1",
+		"kind":               "KubeletConfiguration",
+		"authentication":     object{"anonymous": object{"enabled": false}, "webhook": object{"enabled": false}, "x509": object{"clientCAFile": n.cluster.path("ca.crt")}},
+		"authorization":      object{"mode": "AlwaysAllow"}, // only the API server has a certificate
+		"clusterDomain":      Domain,
+		"clusterDNS":         n.clusterDNS,
+		"registerWithTaints": n.taints,
+		"resolvConf":         n.path("resolv.conf"),
+		"cgroupRoot":         "/" + n.cluster.cgroup + "/" + n.Name,
+		"cgroupDriver":       "cgroupfs",
+		"failCgroupV1":       false,
+		"failSwapOn":         false,
 		// Nothing here bounds what is left for the machine's own programs.
 		"enforceNodeAllocatable":   []string{},
 		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",

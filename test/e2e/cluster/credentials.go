@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -76,7 +77,7 @@ func (c *Cluster) writeAccess() error {
 		}
 	}
 	users := append(humans(), admin, controller, scheduler, proxy, network)
-	for _, n := range c.nodes {
+	for _, n := range slices.Concat(c.nodes, c.joining) {
 		users = append(users, n.user())
 	}
 	var tokens strings.Builder

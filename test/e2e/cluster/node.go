@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -31,8 +33,12 @@ type Node struct {
 
 	cluster   *Cluster
 	podRanges []string
-	sandbox   *sandbox
-	kubelet   *peer.Process
+	// clusterDNS are the servers that the kubelet writes into pods' resolv.conf, and taints those
+	// that it registers the node with.
+	clusterDNS []string
+	taints     []corev1.Taint
+	sandbox    *sandbox
+	kubelet    *peer.Process
 }
 
 // path is a file of the node's.
