@@ -90,8 +90,9 @@ type Stats struct {
 	// Checks counts finished re-checks, failed ones included.
 	Checks uint64
 	// Repairs counts the interfaces, addresses and rules that a re-check restored, and the
-	// duplicates that it removed.
-	Repairs uint64
+	// duplicates that it removed. RepairedAt is when it last rose.
+	Repairs    uint64
+	RepairedAt time.Time
 
 	// Backend is "iptables (nft)", "iptables (legacy)" or "nftables"; "" until it is chosen,
 	// and without rules.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -159,7 +160,7 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 			{"a jump with a condition", [][]string{{"iptables", "-w", "-I", "INPUT", "-s", "192.0.2.1", "-j", "NODENS-INPUT"}}, 1},
 			{"chain and jump gone", [][]string{jump("-D"), {"iptables", "-w", "-t", "raw", "-F", "NODENS-PREROUTING"}, {"iptables", "-w", "-t", "raw", "-X", "NODENS-PREROUTING"}}, 3},
 		} {
-			start := s.Stats().Repairs
+			start, began := s.Stats().Repairs, time.Now()
 			for _, words := range c.do {
 				run(t, words...)
 			}
@@ -169,6 +170,9 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 			}
 			if got := s.Stats().Repairs - start; got != c.want {
 				t.Errorf("%s: %d repairs, want %d", c.name, got, c.want)
+			}
+			if last := s.Stats().RepairedAt; last.Before(began) != (c.want == 0) {
+				t.Errorf("%s: repaired at %v, began at %v", c.name, last, began)
 			}
 		}
 		if got := totalErrors(s); got != 0 {

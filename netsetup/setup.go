@@ -210,7 +210,10 @@ func (s *Setup) recheckRules(ctx context.Context) {
 
 func (s *Setup) countRepairs(n int) {
 	if n > 0 {
-		s.counters.update(func(total *Stats) { total.Repairs += uint64(n) })
+		s.counters.update(func(total *Stats) {
+			total.Repairs += uint64(n)
+			total.RepairedAt = time.Now()
+		})
 		s.log.Warn("restored modified DNS rules or addresses", "changes", n)
 	}
 }

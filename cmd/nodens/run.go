@@ -18,8 +18,12 @@ import (
 const (
 	exitOK    = 0
 	exitError = 1 // the command failed
-	exitUsage = 2 // the arguments are invalid
+	exitUsage = 2 // the arguments are invalid, or an unknownError
 )
+
+// unknownError is the error of a command that asks how something is and gets no answer. The exit code tells node-problem-detector
+// so.
+type unknownError struct{ error }
 
 // execute runs the command below root that args, without the program's name, call, and returns the exit code. It
 // returns when the command is done or ctx has ended, which is no error.
@@ -31,7 +35,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		return exitOK
 	}
 	code := exitError
-	if usage := (*cli.UsageError)(nil); errors.As(err, &usage) {
+	if usage, unknown := (*cli.UsageError)(nil), (unknownError{}); errors.As(err, &usage) || errors.As(err, &unknown) {
 		code = exitUsage
 	}
 	// Usage errors are mostly a user's, whose log has the default format.

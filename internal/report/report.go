@@ -9,6 +9,7 @@ package report
 import (
 	"cmp"
 	"maps"
+	"strings"
 	"time"
 )
 
@@ -50,6 +51,7 @@ type Status struct {
 	// ZonesDown are the zones of the forward directives whose servers are all down, the first 256 of them.
 	ZonesDown  []string   `json:"zonesDown"`
 	FailOpen   FailOpen   `json:"failOpen"`
+	Restored   Restored   `json:"restored"`
 	KernelPath KernelPath `json:"kernelPath"`
 	// Limits are how much of the agent's limits is in use, the highest share first.
 	Limits []Limit `json:"limits"`
@@ -99,6 +101,25 @@ type Problem struct {
 	Text     string `json:"text"`     // what is seen; it may have several lines
 	Remedy   string `json:"remedy"`   // what the operator can do
 }
+
+// Reason returns the code as the reason of a condition or an Event of Kubernetes: UpstreamsDown for upstreams-down.
+func (p Problem) Reason() string {
+	var b strings.Builder
+	for word := range strings.SplitSeq(p.Code, "-") {
+		b.WriteString(strings.ToUpper(word[:min(1, len(word))]) + word[min(1, len(word)):])
+	}
+	return b.String()
+}
+
+// MakesUnready reports whether pods should not start with the problem: the Node's condition nodens.dev/DNSReady is False then.
+func (p Problem) MakesUnready() bool { return p.Code == "not-ready" || p.Severity == "critical" }
+
+// The reason and the message of the condition nodens.dev/DNSReady without a problem, and the reason for [Restored].
+const (
+	ReasonDNSReady  = "DNSReady"
+	MessageDNSReady = "the agent answers the node's queries"
+	ReasonRestored  = "RulesRestored"
+)
 
 // String returns the text and the remedy.
 func (p Problem) String() string { return p.Text + "; " + p.Remedy }
@@ -226,6 +247,12 @@ type FailOpen struct {
 	Reason string `json:"reason"`
 	// Servers is the number of servers of the cluster DNS that get the queries then.
 	Servers int `json:"servers"`
+}
+
+// Restored are the rules and addresses of the node that another program had changed.
+type Restored struct {
+	Total uint64     `json:"total"` // since the start of the agent
+	Last  *time.Time `json:"last"`  // null if there was none
 }
 
 // KernelPath is the state of the programs in the kernel.

@@ -29,12 +29,6 @@ const (
 	maxNodeMessage = 1024
 )
 
-// The reasons that are not the code of a problem.
-const (
-	reasonDNSReady = "DNSReady"
-	reasonRestored = "RulesRestored"
-)
-
 // nodeWriter is a [kubernetes.NodeWriter].
 type nodeWriter interface {
 	SetCondition(context.Context, kubernetes.NodeCondition) error
@@ -73,10 +67,8 @@ func newNodeReporter(a *agent, cfg *config.Config) (*nodeReporter, *kubernetes.N
 		return nil, nil, fmt.Errorf("--node-condition: %w", err)
 	}
 	look := func() ([]report.Problem, uint64) {
-		if a.net == nil {
-			return a.status().Problems, 0
-		}
-		return a.status().Problems, a.net.Stats().Repairs
+		s := a.status()
+		return s.Problems, s.Restored.Total
 	}
 	return &nodeReporter{writer: w, log: a.log.With("part", "node condition"), look: look}, w, nil
 }
@@ -123,12 +115,12 @@ func (r *nodeReporter) update(ctx context.Context, now time.Time) {
 		return
 	}
 	for _, p := range problems {
-		if !makesUnready(&p) && now.Sub(r.begun[p.Code]) >= nodePatience {
-			r.tell(ctx, true, reasonOf(p.Code), p.Text, now)
+		if !p.MakesUnready() && now.Sub(r.begun[p.Code]) >= nodePatience {
+			r.tell(ctx, true, p.Reason(), p.Text, now)
 		}
 	}
 	if restored > r.restored {
-		r.tell(ctx, true, reasonRestored, fmt.Sprintf("%d rules or addresses that another program had changed are restored", restored-r.restored), now)
+		r.tell(ctx, true, report.ReasonRestored, fmt.Sprintf("%d rules or addresses that another program had changed are restored", restored-r.restored), now)
 		r.restored = restored
 	}
 }
@@ -160,18 +152,15 @@ func (r *nodeReporter) note(problems []report.Problem, now time.Time) {
 	r.begun = begun
 }
 
-// makesUnready reports whether pods should not start with the problem.
-func makesUnready(p *report.Problem) bool { return p.Code == "not-ready" || p.Severity == critical }
-
 // judge returns the condition; known is false while a problem is too new to tell.
 func (r *nodeReporter) judge(problems []report.Problem, now time.Time) (c kubernetes.NodeCondition, known bool) {
-	c = kubernetes.NodeCondition{Ready: true, Reason: reasonDNSReady, Message: "the agent answers the node's queries"}
+	c = kubernetes.NodeCondition{Ready: true, Reason: report.ReasonDNSReady, Message: report.MessageDNSReady}
 	for _, p := range problems {
-		if !makesUnready(&p) {
+		if !p.MakesUnready() {
 			continue
 		}
 		if c.Ready {
-			c = kubernetes.NodeCondition{Reason: reasonOf(p.Code), Message: shortMessage(p.Text)}
+			c = kubernetes.NodeCondition{Reason: p.Reason(), Message: shortMessage(p.Text)}
 		}
 		known = known || now.Sub(r.begun[p.Code]) >= nodePatience
 	}
@@ -213,15 +202,6 @@ func (r *nodeReporter) tell(ctx context.Context, warning bool, reason, message s
 	if err := r.writer.Event(ctx, warning, reason, shortMessage(message)); err != nil && ctx.Err() == nil {
 		r.log.Warn("writing an Event about the Node failed", "reason", reason, "err", err)
 	}
-}
-
-// reasonOf returns a code of a problem as a reason: UpstreamsDown for upstreams-down.
-func reasonOf(code string) string {
-	var b strings.Builder
-	for word := range strings.SplitSeq(code, "-") {
-		b.WriteString(strings.ToUpper(word[:min(1, len(word))]) + word[min(1, len(word)):])
-	}
-	return b.String()
 }
 
 // shortMessage returns the beginning of text.

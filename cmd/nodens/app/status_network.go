@@ -18,6 +18,19 @@ func (a *agent) failOpenReport() report.FailOpen {
 	return newFailOpen(st, a.net != nil && a.opts.SetsUpRules(), a.opts.LocalIPs)
 }
 
+// restoredReport returns how often other programs have changed the agent's rules and addresses.
+func (a *agent) restoredReport() (r report.Restored) {
+	if a.net == nil {
+		return r
+	}
+	st := a.net.Stats()
+	if r.Total = st.Repairs; r.Total > 0 {
+		last := st.RepairedAt.UTC()
+		r.Last = &last
+	}
+	return r
+}
+
 // newFailOpen returns what happens to queries to the addresses while no agent listens. setsUpRules says
 // that the agent sets up rules, whose state is st. kube-proxy's rules lead queries to a Service's address
 // to the cluster DNS; a link-local address needs servers in the agent's rules.
