@@ -255,6 +255,10 @@ type desiredRules struct {
 	// diversion are the DNS servers that queries go to while nothing listens at the local
 	// addresses, of both families and in any order. Empty: no such rule.
 	diversion []netip.AddrPort
+	// hosts are those of addrs that serve the node's own look-ups, and hostDiversion are the
+	// servers that their queries go to instead of diversion.
+	hosts         []netip.Addr
+	hostDiversion []netip.AddrPort
 	// external are the interfaces to hosts outside the node, sorted. Packets that enter
 	// there are dropped if they are for a link-local address, and otherwise left alone.
 	external []string

@@ -28,6 +28,10 @@
 // cluster DNS ([Setup.Divert]). No program has to notice the death. When the agent is
 // back, the next packet is delivered locally again.
 //
+// Queries to an address for the node's own look-ups (Config.HostAddresses) go to the servers that the node used before
+// ([Setup.DivertHost]), by a chain of their own: those servers know no names of the cluster, and the cluster DNS
+// may not be running yet.
+//
 // Queries from the node's own processes do not pass PREROUTING and can't be matched by
 // socket. A table of nf_tables that this process owns exempts them, and the kernel
 // deletes it with the process (Linux 5.12). Their source is the local address itself,

@@ -115,6 +115,8 @@ type Stats struct {
 	// Diversion is the number of servers that queries go to while the agent is down; 0 if
 	// none is known.
 	Diversion int
+	// HostDiversion is the same for the addresses of Config.HostAddresses.
+	HostDiversion int
 }
 
 // counters hold the Stats of a Setup.

@@ -54,6 +54,7 @@ func (n *nftBackend) describe(desired desiredRules) string {
 func sorted(desired desiredRules) desiredRules {
 	desired.addrs = slices.SortedFunc(slices.Values(desired.addrs), netip.Addr.Compare)
 	desired.diversion = slices.SortedFunc(slices.Values(desired.diversion), netip.AddrPort.Compare)
+	desired.hostDiversion = slices.SortedFunc(slices.Values(desired.hostDiversion), netip.AddrPort.Compare)
 	return desired
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -38,7 +39,12 @@ type chain struct {
 	jumpLast bool
 }
 
-const divertChain = "NODENS-DIVERT"
+// The chains that translate queries while nothing listens: divertChain those to the addresses for pods, and
+// hostDivertChain those to the addresses for the node's own look-ups.
+const (
+	divertChain     = "NODENS-DIVERT"
+	hostDivertChain = "NODENS-HOST-DIVERT"
+)
 
 // chains returns all our chains in the order of writing: ACCEPT for untracked packets first, then
 // NOTRACK: a table that can't be written ends the transaction of a family, and translation without
@@ -54,26 +60,27 @@ func chains() []chain {
 		{table: "nat", name: "NODENS-OUTPUT", hook: "OUTPUT", jumpLast: true},
 		{table: "nat", name: "NODENS-POSTROUTING", hook: "POSTROUTING"},
 		{table: "nat", name: divertChain}, // after those that jump to it, as for deleting
+		{table: "nat", name: hostDivertChain},
 	}
 }
 
 // rules returns the rules of a chain for a family; nil if it needs none.
 func (desired desiredRules) rules(f Family, c chain) (rules []packetRule) {
-	var servers []netip.AddrPort
-	for _, to := range desired.diversion {
-		if familyOf(to.Addr()) == f {
-			servers = append(servers, to)
-		}
-	}
-	if !f.has(desired.addrs) || c.table == "nat" && len(servers) == 0 {
+	if !f.has(desired.addrs) {
 		return nil
 	}
-	if c.name == divertChain {
-		return dnatRules(servers)
+	cluster, host := desired.servers(f, divertChain), desired.servers(f, hostDivertChain)
+	switch {
+	case c.name == divertChain:
+		return dnatRules(cluster)
+	case c.name == hostDivertChain:
+		return dnatRules(host)
+	case c.table == "nat" && len(cluster)+len(host) == 0:
+		return nil
 	}
 	rules = desired.externalRules(f, c)
 	for _, a := range desired.addrs {
-		if familyOf(a) == f {
+		if familyOf(a) == f && desired.needsRules(a, c) {
 			rules = append(rules, desired.addrRules(a, c)...)
 		}
 	}
@@ -81,6 +88,38 @@ func (desired desiredRules) rules(f Family, c chain) (rules []packetRule) {
 		rules[i].family = f
 	}
 	return rules
+}
+
+// servers returns the servers of a family that one of the two chains for diversion leads to; nil if there are
+// none, or if no address leads to the chain.
+func (desired desiredRules) servers(f Family, name string) (list []netip.AddrPort) {
+	leads := func(a netip.Addr) bool { return familyOf(a) == f && desired.diverter(a) == name }
+	if !slices.ContainsFunc(desired.addrs, leads) {
+		return nil
+	}
+	all := desired.diversion
+	if name == hostDivertChain {
+		all = desired.hostDiversion
+	}
+	for _, to := range all {
+		if familyOf(to.Addr()) == f {
+			list = append(list, to)
+		}
+	}
+	return list
+}
+
+// needsRules reports whether a chain needs rules for a local address: one of table nat does if queries to it are diverted.
+func (desired desiredRules) needsRules(local netip.Addr, c chain) bool {
+	return c.table != "nat" || len(desired.servers(familyOf(local), desired.diverter(local))) > 0
+}
+
+// diverter returns the chain for queries to a local address.
+func (desired desiredRules) diverter(local netip.Addr) string {
+	if slices.Contains(desired.hosts, local) {
+		return hostDivertChain
+	}
+	return divertChain
 }
 
 // externalRules returns the rules at the head of a chain that drop or return packets from external
@@ -123,7 +162,7 @@ func (desired desiredRules) addrRules(local netip.Addr, c chain) (rules []packet
 		from.target = "ACCEPT"
 		add(from)
 	case "nat PREROUTING", "nat OUTPUT": // a tracked query: nothing listens
-		to.target = divertChain
+		to.target = desired.diverter(local)
 		add(to)
 	case "nat POSTROUTING":
 		// A process of this node sends from the local address, to which another host
@@ -231,8 +270,8 @@ func (r packetRule) nft() string {
 	switch r.target {
 	case "DNAT":
 		w.add(true, "dnat %s to %v", ip, r.to)
-	case divertChain:
-		w.add(true, "jump %s", nftChainName("nat", divertChain))
+	case divertChain, hostDivertChain:
+		w.add(true, "jump %s", nftChainName("nat", r.target))
 	default:
 		w.add(true, "%s", strings.ToLower(r.target))
 	}

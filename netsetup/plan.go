@@ -42,6 +42,10 @@ type Config struct {
 	// of the two set-up fields is true.
 	Addresses []netip.Addr
 
+	// HostAddresses are further local addresses, for the node's own look-ups (--host-listen), of both
+	// families. Without an agent their queries go to the servers of Setup.DivertHost. Nil: none.
+	HostAddresses []netip.Addr
+
 	// DNSPort is the port of the agent (--dns.port). Zero is an error with SetupIptables; without
 	// it the field is ignored.
 	DNSPort uint16
@@ -86,7 +90,8 @@ type Plan struct {
 	// Interface is the name of the dummy link; empty: no interface and no addresses.
 	Interface string
 
-	// Addresses are host prefixes (/32 and /128), in the order of Config.Addresses.
+	// Addresses are host prefixes (/32 and /128), in the order of Config.Addresses and
+	// Config.HostAddresses.
 	Addresses []netip.Prefix
 
 	// rules is what rules are to do; without locals there are none. netfilter says how.
@@ -112,7 +117,7 @@ func NewPlan(c Config) (Plan, error) {
 	}
 	if c.makesRules() {
 		p.netfilter = c.Netfilter
-		p.rules = desiredRules{addrs: c.Addresses, dnsPort: c.DNSPort, healthPort: c.HealthPort, matchSocket: true}
+		p.rules = desiredRules{addrs: c.addresses(), hosts: c.HostAddresses, dnsPort: c.DNSPort, healthPort: c.HealthPort, matchSocket: true}
 		p.rules.external, p.followsRoutes, _ = externalNames(c.ExternalInterfaces) // checked
 	}
 	return p, nil
@@ -121,11 +126,14 @@ func NewPlan(c Config) (Plan, error) {
 // interfacePlan returns the Plan for the interface and the addresses alone.
 func (c Config) interfacePlan() Plan {
 	p := Plan{Interface: c.interfaceName()}
-	for _, a := range c.Addresses {
+	for _, a := range c.addresses() {
 		p.Addresses = append(p.Addresses, netip.PrefixFrom(a, a.BitLen()))
 	}
 	return p
 }
+
+// addresses returns the local addresses, those for the node's own look-ups last.
+func (c Config) addresses() []netip.Addr { return slices.Concat(c.Addresses, c.HostAddresses) }
 
 func (c Config) check() error {
 	var problems []error
@@ -134,7 +142,7 @@ func (c Config) check() error {
 			"--syncinterval: %v is negative; give a time such as 60s", c.Interval))
 	}
 	if c.SetupInterface || c.makesRules() {
-		problems = append(problems, checkAddresses(c.Addresses)...)
+		problems = append(problems, checkAddresses(c.Addresses, c.HostAddresses)...)
 	}
 	if c.SetupInterface {
 		problems = append(problems, checkName(c.interfaceName()))
@@ -244,20 +252,27 @@ func (c Config) interfaceName() string { return cmp.Or(c.InterfaceName, DefaultI
 
 func (c Config) logger() *slog.Logger { return cmp.Or(c.Logger, slog.New(slog.DiscardHandler)) }
 
-func checkAddresses(addrs []netip.Addr) []error {
-	if len(addrs) == 0 {
+func checkAddresses(addrs, hosts []netip.Addr) []error {
+	if len(addrs)+len(hosts) == 0 {
 		return []error{errors.New("--localip: no address; give one, such as 169.254.20.10, " +
 			"or set nothing up with --setupinterface=false --setupiptables=false")}
 	}
 	var problems []error
 	seen := make(map[netip.Addr]bool, len(addrs))
-	for _, a := range addrs {
-		if why := whyUnusable(a); why != "" {
-			problems = append(problems, fmt.Errorf("--localip: %v %s", a, why))
-			continue
+	for i, a := range slices.Concat(addrs, hosts) {
+		flag := "--localip"
+		if i >= len(addrs) {
+			flag = "--host-listen"
 		}
-		if seen[a] {
-			problems = append(problems, fmt.Errorf("--localip: %v is given twice; give it once", a))
+		why := whyUnusable(a)
+		switch {
+		case why != "":
+			problems = append(problems, fmt.Errorf("%s: %v %s", flag, a, why))
+			continue
+		case seen[a] && flag == "--host-listen" && slices.Contains(addrs, a):
+			problems = append(problems, fmt.Errorf("%s: %v is in --localip, too; give another address, such as 169.254.20.11", flag, a))
+		case seen[a]:
+			problems = append(problems, fmt.Errorf("%s: %v is given twice; give it once", flag, a))
 		}
 		seen[a] = true
 	}
@@ -332,7 +347,7 @@ func Preview(ctx context.Context, c Config) (Description, error) {
 	if len(p.rules.addrs) == 0 {
 		return p.Describe(), nil
 	}
-	chosen, err := node.chooseBackend(ctx, c.Netfilter, c.Addresses)
+	chosen, err := node.chooseBackend(ctx, c.Netfilter, p.rules.addrs)
 	if err != nil {
 		return Description{}, errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
 	}

@@ -98,7 +98,10 @@ func (w *history) ourStep(t *testing.T) string {
 		return nil
 	}
 	defer func() { w.node.fail = nil }()
-	switch w.rng.IntN(7) {
+	switch w.rng.IntN(8) {
+	case 7:
+		to := oldServers[:1+w.rng.IntN(len(oldServers))]
+		return fmt.Sprintf("DivertHost %v: %v", to, w.setup.DivertHost(t.Context(), to))
 	case 6:
 		to := servers[:1+w.rng.IntN(len(servers))]
 		return fmt.Sprintf("Divert %v: %v", to, w.setup.Divert(t.Context(), to))
@@ -109,7 +112,7 @@ func (w *history) ourStep(t *testing.T) string {
 	case 2:
 		return fmt.Sprintf("Teardown: %v", w.setup.Teardown(0, nil))
 	case 3:
-		c := dualStack()
+		c := hostStack()
 		w.setup.closeOwnerTable() // as the kernel does
 		w.setup = newSetup(t, c, w.node)
 		return "killed; new process"
@@ -140,7 +143,7 @@ func TestAnyHistoryConverges(t *testing.T) {
 	for seed := range soak.Choose[uint64](100, 300) {
 		w := &history{rng: rand.New(rand.NewPCG(seed, 1)), node: newFakeNode()}
 		w.node.noDummy = seed%2 == 0
-		w.setup = newSetup(t, dualStack(), w.node)
+		w.setup = newSetup(t, hostStack(), w.node)
 		for range 5 + w.rng.IntN(25) {
 			if w.rng.IntN(2) == 0 {
 				w.log = append(w.log, w.foreignStep())

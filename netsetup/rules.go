@@ -35,6 +35,22 @@ func (s *Setup) EnsureRules(ctx context.Context) error {
 // sent to; if there are none, the previous servers stay. It updates the rules if EnsureRules has
 // been called. Errors are of type *Error, or ctx's; Run tries again. Divert does not keep to.
 func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error {
+	count := func(total *Stats, n int) { total.Diversion = n }
+	return s.divert(ctx, to, &s.rules.diversion, count)
+}
+
+// DivertHost is Divert for the addresses of Config.HostAddresses, whose queries go to the servers that the
+// node itself used before.
+func (s *Setup) DivertHost(ctx context.Context, to []netip.AddrPort) error {
+	if len(s.plan.rules.hosts) == 0 {
+		return nil
+	}
+	count := func(total *Stats, n int) { total.HostDiversion = n }
+	return s.divert(ctx, to, &s.rules.hostDiversion, count)
+}
+
+// divert sets one of the two diversions of s.rules, and writes the rules if it changes.
+func (s *Setup) divert(ctx context.Context, to []netip.AddrPort, current *[]netip.AddrPort, count func(*Stats, int)) error {
 	servers := diversionTargets(to, s.plan.rules.addrs)
 	if len(servers) == 0 || len(s.plan.rules.addrs) == 0 {
 		return nil
@@ -43,11 +59,11 @@ func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error {
 		return fmt.Errorf("diverting queries: %w", err)
 	}
 	defer s.sem.Release(1)
-	if slices.Equal(servers, s.rules.diversion) {
+	if slices.Equal(servers, *current) {
 		return nil
 	}
-	s.rules.diversion = servers
-	s.counters.update(func(total *Stats) { total.Diversion = len(servers) })
+	*current = servers
+	s.counters.update(func(total *Stats) { count(total, len(servers)) })
 	if !s.keepRules {
 		return nil
 	}
@@ -126,11 +142,18 @@ func (s *Setup) reportBlocked() {
 // deleteConntrack deletes the connection-tracking entries of removed servers after the diversion
 // has changed. It does not retry: a failure matters only if the agent dies within two minutes.
 func (s *Setup) deleteConntrack() {
-	if len(s.rules.diversion) == 0 || slices.Equal(s.dnatTargets, s.rules.diversion) {
+	pods := slices.DeleteFunc(slices.Clone(s.rules.addrs), func(a netip.Addr) bool { return slices.Contains(s.rules.hosts, a) })
+	s.deleteStale(pods, s.rules.diversion, &s.dnatTargets)
+	s.deleteStale(s.rules.hosts, s.rules.hostDiversion, &s.hostTargets)
+}
+
+// deleteStale is deleteConntrack for some of the addresses. last is their diversion as of the call before.
+func (s *Setup) deleteStale(addrs []netip.Addr, diversion []netip.AddrPort, last *[]netip.AddrPort) {
+	if len(diversion) == 0 || slices.Equal(*last, diversion) {
 		return
 	}
-	s.dnatTargets = s.rules.diversion
-	if n, err := s.node.deleteConntrack(s.rules.addrs, s.rules.dnsPort, s.dnatTargets); n > 0 || err != nil {
+	*last = diversion
+	if n, err := s.node.deleteConntrack(addrs, s.rules.dnsPort, diversion); n > 0 || err != nil {
 		s.log.Info("deleted connection-tracking entries of removed servers", "entries", n, "err", err)
 	}
 }

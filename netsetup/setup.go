@@ -51,7 +51,8 @@ type Setup struct {
 	// externalChanged: the external interfaces have changed since the rules were written.
 	externalChanged bool
 	// dnatTargets is the diversion when stale connection-tracking entries were last deleted.
-	dnatTargets []netip.AddrPort
+	// hostTargets is the same for the host's addresses.
+	dnatTargets, hostTargets []netip.AddrPort
 	// ownerTable exempts queries from the node's own processes while this process lives. Nil
 	// before the rules are written, and if rules.untrackHost is set instead.
 	ownerTable io.Closer

@@ -86,9 +86,11 @@ func TestSubprocess(t *testing.T) {
 		runLines(t, fmt.Sprintf(`ip link add v1 type veth peer name v0 netns %d
 			ip link set lo up
 			ip addr add 10.0.0.2/24 dev v1
+			ip addr add 10.0.0.3/24 dev v1
 			ip -6 addr add fd10::2/64 dev v1 nodad
 			ip link set v1 up`, os.Getppid()))
 		serve(t, netip.MustParseAddrPort("10.0.0.2:53"), "cluster")
+		serve(t, netip.MustParseAddrPort("10.0.0.3:53"), "host")
 		serve(t, netip.MustParseAddrPort("[fd10::2]:53"), "cluster")
 	}
 	fmt.Println("ready")
