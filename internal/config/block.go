@@ -227,6 +227,9 @@ func (s socketBlocks) add(b *Block, addr netip.AddrPort) (first *Block) {
 // the same name, and adds an error then. A block without bind listens everywhere, as in
 // CoreDNS.
 func (p *parser) checkOverlap(first, b *Block, zone wire.Name) bool {
+	if p.separateHost(first, b) {
+		return false
+	}
 	if first.Bind != nil && b.Bind != nil {
 		shared := slices.ContainsFunc(b.Bind.Addrs, func(a netip.Addr) bool { return slices.Contains(first.Bind.Addrs, a) })
 		if !shared {

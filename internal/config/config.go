@@ -50,7 +50,7 @@ type Config struct {
 	// NotRead are the paths that were not read because of Options.OffNode, without duplicates.
 	NotRead []string
 	// Blocks are the server blocks in the order of the file, followed by one for each stub
-	// domain of the kube-dns ConfigMap. A block whose keys name several ports is one Block
+	// domain of the kube-dns ConfigMap, and one for the node's own look-ups ([Options.HostListen]). A block whose keys name several ports is one Block
 	// for each port.
 	Blocks []*Block
 }
@@ -139,6 +139,12 @@ type Options struct {
 	// LocalIPs are --localip's addresses: __PILLAR__LOCAL__DNS__, and the addresses on which
 	// blocks without bind listen.
 	LocalIPs []netip.Addr
+	// HostListen are --host-listen's addresses, for the node's own look-ups. Those to which no block is bound
+	// get a block of their own, which forwards to HostServers.
+	HostListen []netip.Addr
+	// HostServers returns the servers that the node uses without the agent; nil: they are not known here, and
+	// [UnknownNameserver] stands for them. Its error says which file can't be read.
+	HostServers func() ([]netip.Addr, error)
 	// UpstreamService is --upstreamsvc: the Service whose ClusterIP is
 	// __PILLAR__CLUSTER__DNS__. "" is kube-dns.
 	UpstreamService string
@@ -282,6 +288,7 @@ func read(src Source) (*Config, error) {
 		c.Blocks = append(c.Blocks, p.blocks(g)...)
 	}
 	c.Blocks = append(c.Blocks, p.stubBlocks(legacy.stubs)...)
+	c.Blocks = append(c.Blocks, p.hostBlock(c.Blocks)...)
 	joinFamilies(c.Blocks)
 	p.checkBlocks(src.Path, c.Blocks)
 	p.checkPodLabels(src.Path, c.Blocks)

@@ -149,6 +149,7 @@ func (p *parser) suspectBind(words []token) {
 	if len(p.opts.LocalIPs) == 0 {
 		return
 	}
+	own := slices.Concat(p.opts.LocalIPs, p.opts.HostListen)
 	seen := make(map[netip.Addr]bool)
 	for _, w := range words {
 		addr, err := netip.ParseAddr(w.text)
@@ -160,7 +161,7 @@ func (p *parser) suspectBind(words []token) {
 			p.suspect(w, "the address %s is named twice", w.text)
 		}
 		seen[addr] = true
-		if slices.Contains(p.opts.LocalIPs, addr) || addr.IsLoopback() || addr.IsUnspecified() || !p.opts.OffNode && onThisMachine(addr) {
+		if slices.Contains(own, addr) || addr.IsLoopback() || addr.IsUnspecified() || !p.opts.OffNode && onThisMachine(addr) {
 			continue
 		}
 		p.suspect(w, "%s is not an address of --localip (%s), so the agent does not add it to the node; add it to --localip, or take it out", w.text, strings.Join(allTexts(p.opts.LocalIPs), ","))

@@ -39,26 +39,39 @@ func (f *Forward) upstreams(p *parser, words []token) {
 
 // file adds the name servers of a resolv.conf file.
 func (f *Forward) file(p *parser, w token, path string) {
-	if p.offNode(path) {
+	var servers []netip.AddrPort
+	switch {
+	case p.offNode(path):
 		f.Files = append(f.Files, path)
-		f.add(Target{Transport: f.transport(), Addr: UnknownNameserver})
-		return
+		servers = []netip.AddrPort{UnknownNameserver}
+	case p.isNodes(path):
+		servers = p.hostServers(w)
+	default:
+		servers = f.readServers(p, w, path)
 	}
+	for _, server := range servers {
+		f.add(Target{Transport: f.transport(), Addr: server})
+	}
+}
+
+// readServers returns the name servers of a resolv.conf file, and adds the file. Without any it records an error.
+func (f *Forward) readServers(p *parser, w token, path string) []netip.AddrPort {
 	text, err := ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		p.errorf(w, "%q is neither an IP address nor a file that exists; write an IP address, or the path of a resolv.conf file", w.text)
-		return
+		return nil
 	}
 	if err != nil {
 		p.errorf(w, "can't read %q: %v", w.text, err)
-		return
+		return nil
 	}
 	p.recordFile(path, text)
 	servers, bad := nameservers(text)
 	for _, line := range bad {
 		p.warn(token{file: path, line: line}, "the nameserver line has no IP address, and is left out")
 	}
-	if len(servers) == 0 {
+	faults := len(p.errs)
+	if servers = p.fileServers(w, servers); len(servers) == 0 && len(p.errs) == faults {
 		p.errorf(w, "%s names no name server; add a `nameserver ADDRESS` line to it, or write the upstream's IP address here", path)
 	}
 	if !slices.Contains(f.Files, path) {
@@ -68,9 +81,7 @@ func (f *Forward) file(p *parser, w token, path string) {
 		p.warn(w, "%s names %d name servers; the first %d are used", path, n, maxUpstreams)
 		servers = servers[:maxUpstreams]
 	}
-	for _, server := range servers {
-		f.add(Target{Transport: f.transport(), Addr: server})
-	}
+	return servers
 }
 
 // Nameservers returns the name servers in the resolv.conf file at path, in order, with port 53.

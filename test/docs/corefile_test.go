@@ -99,8 +99,9 @@ func read(text string) (*config.Config, error) {
 	}
 	text = strings.ReplaceAll(text, " /var/lib/nodens/", " "+here+"/")
 	return config.Parse(config.Source{Path: "Corefile", Text: []byte(text), Options: config.Options{
-		LocalIPs:  []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})},
-		LookupEnv: func(name string) (string, bool) { return "10.96.0.11", name == "KUBE_DNS_SERVICE_HOST" },
+		LocalIPs:   []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})},
+		HostListen: []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 11})},
+		LookupEnv:  func(name string) (string, bool) { return "10.96.0.11", name == "KUBE_DNS_SERVICE_HOST" },
 	}})
 }
 
