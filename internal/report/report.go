@@ -391,4 +391,30 @@ type Network struct {
 	BackendReason string   `json:"backendReason"`
 	Blocked       []string `json:"blocked"`
 	Rules         []string `json:"rules"`
+	// Lookups are the node's own look-ups; absent without --host-listen.
+	Lookups *Lookups `json:"lookups,omitempty"`
+}
+
+// Lookups says where a node's own look-ups go.
+type Lookups struct {
+	// Manager writes the node's resolv.conf: "systemd-resolved", "NetworkManager", or "file" for anything else.
+	Manager string `json:"manager"`
+	// File is the path on the node of the file that names the servers. AgentFirst: it names the agent first.
+	File       string `json:"file"`
+	AgentFirst bool   `json:"agentFirst"`
+	// Servers are the node's servers without the agent, in order.
+	Servers []string `json:"servers"`
+	// Problems say what keeps look-ups from the agent, and what to do.
+	Problems []string `json:"problems"`
+	// Changes are the files that would be written or removed; of install and remove, those that were.
+	Changes []FileChange `json:"changes"`
+}
+
+// FileChange is a file of the node that is written or removed.
+type FileChange struct {
+	Path string `json:"path"`
+	// Removed: it is removed. Link is the target of the symbolic link that it becomes, and Text its content otherwise.
+	Removed bool   `json:"removed,omitempty"`
+	Link    string `json:"link,omitempty"`
+	Text    string `json:"text,omitempty"`
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // activeTasks are the tasks of the one agent on a node that serves: it maintains the interface
-// and the rules, answers in the kernel, saves the cache, serves the page, and has the pidfile and the
+// and the rules, follows the node's name servers, answers in the kernel, saves the cache, serves the page, and has the pidfile and the
 // admin socket. It belongs to the goroutine of [agent.run].
 type activeTasks struct {
 	cancel context.CancelFunc // nil: the tasks do not run
@@ -37,6 +37,7 @@ func (a *agent) setUpRules(ctx context.Context) error {
 		return nil
 	}
 	a.fallback.applyInitial(ctx)
+	a.host.applyInitial(ctx)
 	err := a.net.EnsureRules(ctx)
 	if err != nil && ctx.Err() == nil && !netsetup.IsPermanent(err) {
 		a.log.Warn("installing the rules failed; the next check tries again", "interval", a.opts.SyncInterval, "err", err)
@@ -66,6 +67,9 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	}
 	if a.opts.Page.IsValid() {
 		a.active.tasks.Go(func() { a.servePage(ctx, a.opts.Page) })
+	}
+	if a.host != nil {
+		a.active.tasks.Go(func() { a.host.run(ctx) })
 	}
 	if a.net != nil {
 		a.active.tasks.Go(func() { a.net.Run(ctx) })

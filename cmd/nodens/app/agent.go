@@ -51,6 +51,7 @@ type agent struct {
 	builder    builder
 	net        *netsetup.Setup // nil: the node's network stays unchanged
 	fallback   *fallback       // nil: there are no rules
+	host       *hostLookups    // nil: no address for the node's own look-ups
 	kernelPath *kernelPath     // nil: --kernel-path=off
 	active     activeTasks
 	handoverState
@@ -116,6 +117,9 @@ func prepare(opts *options.Agent, w io.Writer) (a *agent, cfg *config.Config, er
 		}
 	}()
 	opts.Lacks = Lacks()
+	if err := opts.CheckHost(); err != nil {
+		return nil, nil, err
+	}
 	cfg, ignored, err := opts.LoadFirst()
 	if err != nil {
 		return nil, nil, err
@@ -186,16 +190,25 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 	}
 	a.builder.lookup = a.lookupCollector
 	a.mainCalls, a.mainClosed = make(chan func(context.Context)), make(chan struct{})
-	if !opts.SetsUpNetwork() {
-		return a, nil
-	}
-	if a.net, err = netsetup.New(opts.Network(log), nil); err != nil {
+	if err := a.newNetwork(opts, log); err != nil {
 		return nil, err
 	}
-	if opts.SetsUpRules() {
+	a.host = newHostLookups(a, opts, log)
+	return a, nil
+}
+
+// newNetwork sets what the agent sets up on the node, if anything.
+func (a *agent) newNetwork(opts *options.Agent, log *slog.Logger) (err error) {
+	if !opts.SetsUpNetwork() {
+		return nil
+	}
+	if a.net, err = netsetup.New(opts.Network(log), nil); err != nil {
+		return err
+	}
+	if opts.SetsUpRules() && len(opts.LocalIPs) > 0 {
 		a.fallback = newFallback(log.With("part", "netsetup"), opts.UpstreamService, a.net.Divert)
 	}
-	return a, nil
+	return nil
 }
 
 // run starts the agent on cfg, serves until parent ends, and shuts down.

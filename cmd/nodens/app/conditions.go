@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/logqueue"
@@ -73,6 +74,12 @@ var conditions = [...]condition{
 				return nil
 			}
 			return problem(fmt.Sprintf("%d handovers within %v", n, recentSpan))
+		},
+	},
+	{
+		"host-lookups", warning, "the node's resolv.conf is not what --host-resolver asks for", "", "`nodens host status` says why; see docs/how-to/host-look-ups.md",
+		func(a *agent, _ *report.Status) []report.Problem {
+			return problem(strings.Join(a.host.problems(), "; "))
 		},
 	},
 	{

@@ -15,9 +15,11 @@ import (
 // policies are, and without an upstream.
 func (a *agent) answersDNS(ctx context.Context) bool {
 	addr, ok := probeAddr(a.current.Load())
-	if !ok {
-		return true
-	}
+	return !ok || answersAt(ctx, addr)
+}
+
+// answersAt sends the query of [agent.answersDNS] to addr.
+func answersAt(ctx context.Context, addr netip.AddrPort) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "udp", addr.String())
 	if err != nil {
 		return false

@@ -25,5 +25,7 @@ func (a *agent) showPlan(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	writeJSON(w, report.Plan{Header: a.header(), Network: options.NewNetwork(d)})
+	p := report.Plan{Header: a.header(), Network: options.NewNetwork(d)}
+	p.Lookups = a.host.report()
+	writeJSON(w, p)
 }

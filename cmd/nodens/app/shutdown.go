@@ -56,6 +56,9 @@ func (a *agent) shutdown() error {
 			a.log.Warn("queries were in flight when the sockets closed", "err", err)
 		}
 	}
+	if owns {
+		a.host.end()
+	}
 	var err error
 	if a.net != nil && owns {
 		err = a.net.Teardown(config.MaxLameduck-a.lameduckTime, drain)

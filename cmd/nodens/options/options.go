@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/resolvconf"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -28,9 +29,16 @@ type Agent struct {
 	// Lacks are the directives that the build lacks ([config.Options]). The agent sets it.
 	Lacks []string
 
-	// LocalIPs are the addresses of the interface and the rules. Without any the agent
+	// LocalIPs are the addresses of the interface and the rules. Without any, and without HostListen, the agent
 	// leaves the node's network alone.
 	LocalIPs []netip.Addr
+	// HostListen are the addresses for the node's own look-ups, on the same interface; none: the agent does not
+	// answer them.
+	HostListen []netip.Addr
+	// HostRoot is the directory at which the node's /etc and /run are mounted; "" or "/" for the root directory.
+	HostRoot string
+	// HostResolver says what the agent does to the node's resolv.conf while it serves.
+	HostResolver HostResolver
 	// Conf is the path of the Corefile, BaseConf the path of its template. The agent reads
 	// BaseConf if there is no Conf, or if PreferBaseConf is set.
 	Conf, BaseConf string
@@ -137,6 +145,21 @@ type KernelPathOrder struct {
 	Before, After string
 }
 
+// HostResolver is the value of --host-resolver.
+type HostResolver uint8
+
+// The values.
+const (
+	HostResolverOff    HostResolver = iota
+	HostResolverAuto                // kept pointing to the agent
+	HostResolverRemove              // restored as it was without the agent
+)
+
+// HostResolverNames are the names of the values.
+var HostResolverNames = []string{"off", "auto", "remove"}
+
+func (m HostResolver) String() string { return HostResolverNames[m] }
+
 // ClientMetrics is the value of --client-metrics.
 type ClientMetrics uint8
 
@@ -233,6 +256,8 @@ func (o *Agent) ConfigOptions(path string) config.Options {
 		beside = o.Conf
 	}
 	return config.Options{
+		HostListen:      o.HostListen,
+		HostServers:     o.hostServers(),
 		ImportsBeside:   beside,
 		Port:            o.DNSPort,
 		LocalIPs:        o.LocalIPs,
@@ -243,6 +268,38 @@ func (o *Agent) ConfigOptions(path string) config.Options {
 		Lacks:           o.Lacks,
 		OffNode:         runtime.GOOS != "linux", // nodes run Linux
 	}
+}
+
+// Host returns the name resolution of the node.
+func (o *Agent) Host() resolvconf.Host {
+	return resolvconf.Host{Root: o.HostRoot, Addrs: o.HostListen, Own: o.LocalIPs}
+}
+
+// hostServers returns what reads the servers of the node; nil on another system.
+func (o *Agent) hostServers() func() ([]netip.Addr, error) {
+	if runtime.GOOS != "linux" || len(o.HostListen) == 0 {
+		return nil
+	}
+	return func() ([]netip.Addr, error) {
+		s, err := o.Host().Read()
+		return s.Servers, err
+	}
+}
+
+// CheckHost returns an error if a setting about the node's own look-ups does not fit the others.
+func (o *Agent) CheckHost() error {
+	if o.HostResolver != HostResolverOff && len(o.HostListen) == 0 {
+		return errors.New("--host-resolver: there is no address to point the node's look-ups to; give one with --host-listen, such as 169.254.20.11")
+	}
+	for i, a := range o.HostListen {
+		if slices.Contains(o.LocalIPs, a) || slices.Contains(o.HostListen[:i], a) {
+			return fmt.Errorf("--host-listen: %v is given twice, here or in --localip; give another address, such as 169.254.20.11", a)
+		}
+	}
+	if o.HostResolver != HostResolverOff && o.DNSPort != 53 {
+		return fmt.Errorf("--host-resolver: a resolv.conf names no port, and --dns.port is %d; leave --dns.port out", o.DNSPort)
+	}
+	return nil
 }
 
 // interfaceAddrs returns the addresses of the network interface that `bind` names. The
@@ -276,13 +333,14 @@ func (o *Agent) SetsUpRules() bool { return o.SetupIptables && o.Netfilter != ne
 // SetsUpNetwork reports whether the agent creates an interface or rules. It needs an
 // address for either.
 func (o *Agent) SetsUpNetwork() bool {
-	return len(o.LocalIPs) > 0 && (o.SetupInterface || o.SetsUpRules())
+	return len(o.LocalIPs)+len(o.HostListen) > 0 && (o.SetupInterface || o.SetsUpRules())
 }
 
 // Network returns the settings of the node's network. Package netsetup logs to log.
 func (o *Agent) Network(log *slog.Logger) netsetup.Config {
 	return netsetup.Config{
 		Addresses:      o.LocalIPs,
+		HostAddresses:  o.HostListen,
 		DNSPort:        o.DNSPort,
 		HealthPort:     o.HealthPort,
 		InterfaceName:  o.InterfaceName,
@@ -303,6 +361,21 @@ func (o *Agent) CachePath() string {
 		return ""
 	}
 	return filepath.Join(o.HandoverDir, "cache")
+}
+
+// NewLookups returns s and changes as commands print them. Its lists are not nil.
+func NewLookups(s *resolvconf.State, changes []resolvconf.Change) *report.Lookups {
+	l := &report.Lookups{
+		Manager: string(s.Manager), File: s.File, AgentFirst: s.Points,
+		Servers: []string{}, Problems: append([]string{}, s.Problems...), Changes: []report.FileChange{},
+	}
+	for _, a := range s.Servers {
+		l.Servers = append(l.Servers, a.String())
+	}
+	for _, c := range changes {
+		l.Changes = append(l.Changes, report.FileChange{Path: c.Path, Removed: c.Remove, Link: c.Link, Text: c.Text})
+	}
+	return l
 }
 
 // NewNetwork returns d as commands print it and the admin socket returns it. Its lists are not nil.
