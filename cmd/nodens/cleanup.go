@@ -15,8 +15,9 @@ func newCleanupCommand() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove what an agent, or NodeLocal DNSCache, has left on this node",
 		Long: `Remove the interface, the addresses, the rules and the files that an agent, or NodeLocal
-DNSCache, has left on this node. Stop the agent first. Without --localip the command finds the
-addresses itself. It leaves an address that may be another program's, prints it, and exits with 1.
+DNSCache, has left on this node, and the agent's lines from the node's resolv.conf. Stop the agent
+first. Without --localip the command finds the addresses itself. It leaves an address that may be
+another program's, prints it, and exits with 1.
 The agent's other flags are accepted and ignored, so that the arguments of a DaemonSet can be given.`,
 		Example: "  nodens cleanup --handover-dir /var/lib/nodens\n  nodens cleanup --localip 169.254.20.10 -o json",
 		Args:    cli.NoArgs,
@@ -26,6 +27,6 @@ The agent's other flags are accepted and ignored, so that the arguments of a Dae
 		return runCleanup(ctx, f, output, stdout)
 	})
 	f.registerOnly(cmd.Flags(), "localip", "setupinterface", "interfacename", "setupiptables", "netfilter",
-		"health-port", "dns.port", "handover-dir")
+		"health-port", "dns.port", "host-listen", "host-root", "handover-dir")
 	return cmd
 }

@@ -58,9 +58,11 @@ func runCleanup(ctx context.Context, f *agentFlags, output *cli.Output, stdout i
 			return fmt.Errorf("an agent listens in --handover-dir %s and would restore everything; stop it first", dir)
 		}
 	}
+	r := cleanupReport{Removed: []cleanedObject{}, Errors: []string{}}
+	notRestored := restoreLookups(ctx, f, &r) // first: the addresses that it leads to go
 	result, err := netsetup.Clean(ctx, f.Network(slog.New(slog.DiscardHandler)))
-	r := cleanupReport{Removed: cleanedObjects(result.Removed), Left: cleanedObjects(result.Left), Errors: []string{}}
-	err = errors.Join(err, removeFiles(f, &r))
+	r.Removed, r.Left = append(r.Removed, cleanedObjects(result.Removed)...), cleanedObjects(result.Left)
+	err = errors.Join(notRestored, err, removeFiles(f, &r))
 	if err != nil {
 		r.Errors = append(r.Errors, err.Error())
 	}
@@ -98,6 +100,19 @@ func (r *cleanupReport) printText(w io.Writer) error {
 		fmt.Fprintln(w, "there was nothing to remove")
 	}
 	return nil
+}
+
+// restoreLookups removes the agent from the files that say where the node's look-ups go.
+func restoreLookups(ctx context.Context, f *agentFlags, r *cleanupReport) error {
+	changed, err := f.Host().Remove(ctx)
+	for _, c := range changed {
+		what := cleanedObject{Kind: "file", Path: c.Path, text: "the agent from " + c.Path}
+		if c.Remove {
+			what.text = "file " + c.Path
+		}
+		r.Removed = append(r.Removed, what)
+	}
+	return err
 }
 
 // removeFiles removes what an agent leaves in --handover-dir.

@@ -137,7 +137,11 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 var noEffectFlags = []string{"quiet", "plugins", "corefile"}
 
 func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
-	cli.Func(flags, "localip", "", "comma-separated `addresses` to answer on, such as 169.254.20.10", f.setLocalIPs)
+	cli.Func(flags, "localip", "", "comma-separated `addresses` to answer on, such as 169.254.20.10", func(s string) (err error) {
+		f.LocalIPs, err = parseAddrs(s, "169.254.20.10")
+		return err
+	})
+	f.addHost(flags)
 	flags.BoolVar(&f.SetupInterface, "setupinterface", f.SetupInterface, "create the interface and assign the --localip addresses to it")
 	flags.StringVar(&f.InterfaceName, "interfacename", f.InterfaceName, "`name` of that interface")
 	flags.BoolVar(&f.SetupIptables, "setupiptables", f.SetupIptables, "install rules for the --localip addresses; false means --netfilter=none")
@@ -196,8 +200,8 @@ func nodeName(given string) string {
 	return strings.ToLower(strings.TrimSpace(host))
 }
 
-func (f *agentFlags) setLocalIPs(s string) error {
-	f.LocalIPs = nil
+// parseAddrs reads addresses separated by commas. example is one for the error.
+func parseAddrs(s, example string) (list []netip.Addr, err error) {
 	for _, part := range strings.Split(s, ",") {
 		part = strings.TrimSpace(part)
 		if part == "" {
@@ -205,9 +209,35 @@ func (f *agentFlags) setLocalIPs(s string) error {
 		}
 		a, err := netip.ParseAddr(part)
 		if err != nil {
-			return fmt.Errorf("%q is no IP address; give addresses separated by commas, such as 169.254.20.10", part)
+			return nil, fmt.Errorf("%q is no IP address; give addresses separated by commas, such as %s", part, example)
 		}
-		f.LocalIPs = append(f.LocalIPs, a)
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// maxHostListen bounds --host-listen: the C library uses three name servers (resolv.conf(5)).
+const maxHostListen = 2
+
+// addHost adds the flags about the node's own look-ups.
+func (f *agentFlags) addHost(flags *pflag.FlagSet) {
+	cli.Func(flags, "host-listen", "", "comma-separated `addresses` to answer the node's own look-ups on, such as 169.254.20.11: one, or one of each family", f.setHostListen)
+	cli.Choice(flags, &f.HostResolver, "host-resolver", "what the agent does to the node's resolv.conf while it serves; auto: point it to --host-listen, as systemd-resolved, NetworkManager or the file itself asks for; remove: restore it", options.HostResolverNames...)
+	flags.StringVar(&f.HostRoot, "host-root", "/", "`directory` at which the node's /etc and /run are mounted, for --host-listen")
+}
+
+// setHostListen reads the addresses for the node's own look-ups.
+func (f *agentFlags) setHostListen(s string) (err error) {
+	if f.HostListen, err = parseAddrs(s, "169.254.20.11"); err != nil {
+		return err
+	}
+	if len(f.HostListen) > maxHostListen {
+		return fmt.Errorf("%d addresses; give %d at most: programs on the node use three name servers, and the node's own have to be among them", len(f.HostListen), maxHostListen)
+	}
+	for _, a := range f.HostListen {
+		if a.IsUnspecified() || a.IsMulticast() {
+			return fmt.Errorf("%v is not an address that one agent has; give one, such as 169.254.20.11", a)
+		}
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ other flags are accepted and ignored, so that the arguments of a DaemonSet can b
 		Args:    cli.NoArgs,
 	}
 	f.registerOnly(cmd.Flags(), "localip", "setupinterface", "interfacename", "setupiptables", "netfilter",
-		"external-interfaces", "health-port", "dns.port", "admin-socket", "handover-dir")
+		"external-interfaces", "health-port", "dns.port", "host-listen", "host-resolver", "host-root", "admin-socket", "handover-dir")
 	output := cli.AddOutput(cmd.Flags())
 	cmd.RunE = f.runE(func(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
 		for name := range f.given {
@@ -66,22 +66,30 @@ func showPlan(ctx context.Context, socket *adminSocket, output *cli.Output, stdo
 // runPlan prints the node's network as the agent would set it up, with the rules of the
 // backend that this node calls for. It changes nothing.
 func runPlan(ctx context.Context, f *agentFlags, output *cli.Output, stdout io.Writer) error {
+	err := f.CheckHost()
+	if err != nil {
+		return err
+	}
 	var d netsetup.Description
 	if f.SetsUpNetwork() {
-		var err error
 		if d, err = netsetup.Preview(ctx, f.Network(slog.New(slog.DiscardHandler))); err != nil {
 			return err
 		}
 	}
 	n := options.NewNetwork(d)
+	if n.Lookups, err = plannedLookups(f); err != nil {
+		return err
+	}
 	return output.Print(stdout, n, func(w io.Writer) error { return printNetwork(w, &n) })
 }
 
 // printNetwork writes n as text.
 func printNetwork(w io.Writer, n *report.Network) error {
 	if n.Interface == "" && n.Backend == "" {
-		_, err := io.WriteString(w, networkUnchanged)
-		return err
+		if _, err := io.WriteString(w, networkUnchanged); err != nil {
+			return err
+		}
+		return printLookups(w, n.Lookups)
 	}
 	d := netsetup.Description{
 		Interface: n.Interface, External: n.ExternalInterfaces, DefaultRoutes: n.DefaultRoutes, NotExternal: n.OpenInterfaces,
@@ -94,8 +102,10 @@ func printNetwork(w io.Writer, n *report.Network) error {
 		}
 		d.Addresses = append(d.Addresses, a)
 	}
-	_, err := fmt.Fprintln(w, strings.TrimRight(d.String(), "\n"))
-	return err
+	if _, err := fmt.Fprintln(w, strings.TrimRight(d.String(), "\n")); err != nil {
+		return err
+	}
+	return printLookups(w, n.Lookups)
 }
 
 // describeNetwork returns the node's network, without looking at the node; nil if it stays

@@ -100,7 +100,7 @@ func newRootCommand() *cobra.Command {
 	root.Flags().BoolVar(&f.version, "version", false, "print the version and exit; nodens version -o json prints it as JSON")
 	cli.SetGroup(root.Flags().Lookup("version"), cli.GroupGeneral)
 	root.AddCommand(
-		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
+		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(), newHostCommand(),
 		newStatusCommand(), newTopCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newSampleNodeCommand(),
 		newTailCommand(), newUpstreamsCommand(), newFlushCommand(),
 		newCompletionCommand(), newVersionCommand(),
