@@ -73,6 +73,7 @@ var slowest = []string{
 	"netsetup", "cmd/nodens", "server", "upstream", "cmd/nodens/app", "kubernetes", "internal/handover",
 	"test/differential", "test/node", "test/bench/failover", "test/bench/queries", "daemonset", "test/watch", "test/prometheus",
 	"test/bench/scale", "test/hostile", "test/bench/counting", "test/bench/fairness", "test/pagetest", "test/churn", "test/attribution", "test/firewalls",
+	"test/lookups",
 }
 
 // withoutRace matches the tests that are skipped under the race detector: they count allocations,
