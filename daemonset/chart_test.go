@@ -91,6 +91,7 @@ func TestChart(t *testing.T) {
 		{"nftables", "config: {netfilter: nftables}"},
 		{"kernel-path", "config: {kernelPath: auto}"},
 		{"dual-stack", "config: {localDns: '169.254.20.10,fd00:169:254:20::10', ipFamilyPolicy: PreferDualStack}"},
+		{"host", "config: {hostListen: 169.254.20.11, hostResolver: auto}"},
 		{"cilium", "cilium: {localRedirect: true}"},
 		{"opt-in", "optIn: {enabled: true, clusterDns: 10.96.0.10}"},
 		{"node-condition", "nodeCondition: {enabled: true}"},
@@ -139,6 +140,15 @@ func TestChartKernelPath(t *testing.T) {
 			t.Errorf("%s: -kernel-path=%s, capabilities %v", value, flags["kernel-path"], c.SecurityContext.Capabilities.Add)
 		}
 	}
+}
+
+// TestChartHost: the addresses may be a list, and off is a boolean in YAML. In a pod's own network there is no node.
+func TestChartHost(t *testing.T) {
+	_, _, flags, _ := renderAgent(t, "config: {hostListen: [169.254.20.11, 'fd00::11'], hostResolver: off}")
+	if flags["host-listen"] != "169.254.20.11,fd00::11" || flags["host-resolver"] != "off" {
+		t.Errorf("got %v", flags)
+	}
+	compareObjects(t, renderOverlay(t, "cilium"), renderChart(t, "{cilium: {localRedirect: true}, config: {hostListen: 169.254.20.11}}"))
 }
 
 // renderAgent is the chart's container with these values, its arguments, and the Corefile.
@@ -246,6 +256,8 @@ func TestChartRefuses(t *testing.T) {
 		{"another protocol", "config: {commProtocol: udp}", "/config/commProtocol"},
 		{"another netfilter", "config: {netfilter: ipvs}", "/config/netfilter"},
 		{"a kernel path that is not", "config: {kernelPath: maybe}", "/config/kernelPath"},
+		{"no address for the node", "config: {hostListen: here}", "/config/hostListen"},
+		{"another way with the node's files", "config: {hostResolver: on}", "/config/hostResolver"},
 		{"a page for other hosts", `config: {page: "0.0.0.0:8353"}`, "/config/page"},
 		{"no duration", "config: {serveStale: {duration: 1 hour}}", "/config/serveStale/duration"},
 		{"no duration for stale answers", "config: {serveStale: 1 hour}", "/config/serveStale"},

@@ -112,6 +112,8 @@ func TestOverlays(t *testing.T) {
 			listen(localIP+",fd00:169:254:20::10")(set, upstream)
 			upstream.Spec.IPFamilyPolicy = &policy
 		},
+		"host":           func(set *appsv1.DaemonSet, _ *corev1.Service) { addHost(set, "auto") },
+		"host-remove":    func(set *appsv1.DaemonSet, _ *corev1.Service) { addHost(set, "remove") },
 		"cilium":         nil, // its own tests
 		"opt-in":         nil,
 		"node-condition": nil,
@@ -139,6 +141,28 @@ func TestOverlays(t *testing.T) {
 	}
 	if len(dirs) != len(tests) {
 		t.Errorf("%d overlays, %d in this table", len(dirs), len(tests))
+	}
+}
+
+// addHost makes the change of the component host.
+func addHost(set *appsv1.DaemonSet, resolver string) {
+	c := &set.Spec.Template.Spec.Containers[0]
+	c.Args = append(c.Args, "-host-listen=169.254.20.11", "-host-resolver="+resolver, "-host-root=/host")
+	for _, m := range []struct {
+		name, path string
+		kind       corev1.HostPathType
+		readOnly   bool
+	}{
+		{"host-etc", "/etc", corev1.HostPathDirectory, false},
+		{"host-resolve", "/run/systemd/resolve", corev1.HostPathDirectoryOrCreate, true},
+		{"host-resolved", "/run/systemd/resolved.conf.d", corev1.HostPathDirectoryOrCreate, false},
+		{"host-networkmanager", "/run/NetworkManager", corev1.HostPathDirectoryOrCreate, false},
+		{"host-dbus", "/run/dbus", corev1.HostPathDirectoryOrCreate, true},
+	} {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: m.name, MountPath: "/host" + m.path, ReadOnly: m.readOnly})
+		volume := corev1.Volume{Name: m.name}
+		volume.HostPath = &corev1.HostPathVolumeSource{Path: m.path, Type: &m.kind}
+		set.Spec.Template.Spec.Volumes = append(set.Spec.Template.Spec.Volumes, volume)
 	}
 }
 

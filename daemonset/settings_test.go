@@ -43,6 +43,8 @@ func TestSettings(t *testing.T) {
 		"overlays/first-rollout":  {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/nftables":       {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/kernel-path":    {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/host":           {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/host-remove":    {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/takeover":       {image: 1, "- " + local + ",172.20.0.10\n": 1, "host: " + local + "\n": 2},
 		"overlays/dual-stack":     {image: 1, "- " + local + ",fd00::53\n": 1, "host: " + local + "\n": 2},
 		"overlays/cilium":         {image: 1},

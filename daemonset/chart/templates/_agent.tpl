@@ -84,3 +84,14 @@ YAML. */ -}}
             - -page={{ $value }}
 {{- end }}
 {{- end }}
+
+{{- /* nodens.hostListen are the addresses for the node's own look-ups, separated by commas; empty for none. */ -}}
+{{- define "nodens.hostListen" -}}
+{{- $addrs := .Values.config.hostListen }}
+{{- if not .Values.cilium.localRedirect }}{{ kindIs "slice" $addrs | ternary ($addrs | toStrings | join ",") $addrs }}{{ end }}
+{{- end }}
+
+{{- /* nodens.hostResolver is what -host-resolver is set to. A bare off is a boolean in YAML. */ -}}
+{{- define "nodens.hostResolver" -}}
+{{- toString .Values.config.hostResolver | replace "false" "off" }}
+{{- end }}
