@@ -34,7 +34,7 @@ type quantity struct {
 var internalBounds = []string{
 	"cache.maxCacheName", "cache.maxChunk", "cache.maxHits", "cache.maxPooledPacket",
 	"cache.maxRemaining", "cache.maxRetries", "cache.maxShardBytes",
-	"cmd/nodens.maxHandoverCompare",
+	"cmd/nodens.maxHandoverCompare", "cmd/nodens.maxHostListen", "internal/resolvconf.maxLibcServers", "internal/resolvconf.maxLinks",
 	"cmd/nodens/app.maxCacheFile", "cmd/nodens/app.maxCacheName", "cmd/nodens/app.maxFaultText", "cmd/nodens/app.maxListed", "cmd/nodens/app.maxSocketPath",
 	"cmd/nodens/app.maxStatisticsZones",
 	"internal/baseline.maxCount", "internal/baseline.maxName",

@@ -109,6 +109,7 @@ var libraries = []struct {
 	{"github.com/hashicorp/golang-lru/", []string{"cache"}},
 	{"github.com/coredns/", []string{"internal/config"}},
 	{"github.com/cilium/", []string{"server/kernelpath"}},
+	{"github.com/godbus/", []string{"internal/resolvconf"}},
 	{"github.com/quic-go/", []string{"server", "upstream"}},
 	{"github.com/expr-lang/", []string{"internal/expression"}},
 	{"github.com/spf13/", []string{"cmd/nodens", "internal/cli"}},
