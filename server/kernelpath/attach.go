@@ -23,6 +23,7 @@ type attachment struct {
 	answer keptLink // runs nodens_answer or nodens_watch
 	admit  keptLink // runs nodens_admit or nodens_idle
 	front  keptLink // runs nodens_ahead in front of other programs; noLink if there are none
+	count  keptLink // runs nodens_count; noLink without Options.Bypass
 	// answering is set while queries are answered here; otherwise they are only watched.
 	answering bool
 	// positioned is set if the operator has chosen the position of answer. Programs behind
@@ -64,7 +65,7 @@ func (p *Program) attachment(ifindex int) (*attachment, error) {
 	if a := p.links[ifindex]; a != nil {
 		return a, nil
 	}
-	a := &attachment{answer: noLink, admit: noLink, front: noLink}
+	a := &attachment{answer: noLink, admit: noLink, front: noLink, count: noLink}
 	var err error
 	if a.answer, a.positioned, err = p.attachIngress(ifindex, p.objects.NodensWatch); err != nil {
 		return nil, fmt.Errorf("attaching to the ingress: %w", err)
@@ -72,6 +73,10 @@ func (p *Program) attachment(ifindex int) (*attachment, error) {
 	if a.admit, err = attachEgress(ifindex, p.objects.NodensIdle); err != nil {
 		_ = a.close()
 		return nil, fmt.Errorf("attaching to the egress: %w", err)
+	}
+	if a.count, err = p.attachBypass(ifindex); err != nil {
+		_ = a.close()
+		return nil, fmt.Errorf("attaching the program that counts: %w", err)
 	}
 	p.links[ifindex] = a
 	return a, nil
@@ -269,7 +274,7 @@ func (p *Program) positions(ifindex int, side ebpf.AttachType) (r positions, err
 // maxKnownPrograms limits how many programs isAgentProgram remembers. A node has about ten.
 const maxKnownPrograms = 1024
 
-// isAgentProgram reports whether a program belongs to another agent, during a hand-over.
+// isAgentProgram reports whether a program belongs to another agent, during a hand-over, or is nodens_count.
 // Such a program passes on everything that it does not answer.
 func (p *Program) isAgentProgram(id ebpf.ProgramID) bool {
 	is, known := p.agentPrograms[id]
@@ -301,7 +306,7 @@ func (p *Program) detach(ifindex int) {
 
 // close detaches all programs.
 func (a *attachment) close() error {
-	return errors.Join(a.answer.Close(), a.front.Close(), a.admit.Close())
+	return errors.Join(a.answer.Close(), a.front.Close(), a.admit.Close(), a.count.Close())
 }
 
 // Links returns the number of interfaces on which queries are answered, and on which they

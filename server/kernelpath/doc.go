@@ -102,6 +102,12 @@
 // Above the limit queries are dropped and counted by client ([ClientReporter]). The agent refuses or truncates
 // others, of which the program passes on as many as the limit allows in addition.
 //
+// # Other DNS servers
+//
+// With [Options.Bypass] a further program, nodens_count, counts packets to the DNS ports of addresses that are no listeners, by
+// client and server (bpf/bypass.h), and passes them on. It is attached behind nodens_answer and does not run for a query that
+// is answered. Like a program of another agent it does not count as one that our programs must not bypass.
+//
 // # Other programs on an interface
 //
 // Other programs and tc filters on an interface decide whether queries are answered there

@@ -44,6 +44,8 @@ type Options struct {
 	Clients ClientReporter
 	// ClientLimit limits the queries of each client.
 	ClientLimit ClientLimit
+	// Bypass counts packets to other DNS servers; nil: nobody does.
+	Bypass *BypassOptions
 }
 
 // ClientReporter receives the numbers of answered and of dropped queries of clients, and samples of them. Its methods are
@@ -78,6 +80,7 @@ type Program struct {
 	epochs  []atomic.Uint64
 	clients clients
 	samples samples
+	bypass  bypassCounts
 	own     []ebpf.ProgramID
 
 	mu            sync.Mutex
@@ -134,8 +137,8 @@ func (p *Program) Put(a *Answer) bool { return p.table.put(a) }
 // another goroutine uses the clients. It does not block.
 func (p *Program) SetGroup(addr netip.Addr, g *Group) { p.clients.setGroup(addr, g) }
 
-// Sweep reports hits to all HitReporters, answers and samples to the ClientReporter, and releases clients
-// that no longer ask. Call it every second or more often, or samples are dropped; clients are released
+// Sweep reports hits to all HitReporters, answers and samples to the ClientReporter, packets to other DNS servers to the
+// BypassReporter, and releases clients that no longer ask. Call it every second or more often, or samples are dropped; clients are released
 // every few seconds.
 func (p *Program) Sweep() {
 	took := time.Duration(0)
@@ -145,6 +148,7 @@ func (p *Program) Sweep() {
 	p.table.sweep(took)
 	p.clients.reportAll(p.count(programResultLIMITED))
 	p.samples.read(p.clients.reporter)
+	p.bypass.read()
 	p.clients.sweep(kernelNow())
 }
 
@@ -207,7 +211,7 @@ func (p *Program) count(at programResult) (n uint64) {
 // error wraps [ErrUnsupported] and says what the kernel or the process lacks.
 func Open(opts Options) (*Program, error) {
 	p := &Program{order: opts.Order, clients: clients{reporter: opts.Clients}, links: make(map[int]*attachment), agentPrograms: make(map[ebpf.ProgramID]bool)}
-	if err := p.load(opts.ClientLimit); err != nil {
+	if err := p.load(&opts); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
@@ -224,11 +228,11 @@ func checkTCX() error {
 	return nil // loading the programs shows what else is missing
 }
 
-func (p *Program) load(limit ClientLimit) error {
+func (p *Program) load(opts *Options) error {
 	if err := checkTCX(); err != nil {
 		return err
 	}
-	if err := p.loadObjects(); err != nil {
+	if err := p.loadObjects(opts.Bypass); err != nil {
 		return explainLoadError(err)
 	}
 	var seed [8]byte
@@ -244,7 +248,7 @@ func (p *Program) load(limit ClientLimit) error {
 		return err
 	}
 	p.state, p.epochs = &states[0], words
-	if err := errors.Join(p.loadTable(), p.loadClients(), p.openSamples(), p.loadLimit(limit)); err != nil {
+	if err := errors.Join(p.loadTable(), p.loadClients(), p.openSamples(), p.loadLimit(opts.ClientLimit)); err != nil {
 		return err
 	}
 	if p.own, err = programIDs(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAhead, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
@@ -258,13 +262,22 @@ func (p *Program) load(limit ClientLimit) error {
 }
 
 // loadObjects loads the programs and their maps into the kernel.
-func (p *Program) loadObjects() error {
+func (p *Program) loadObjects(bypass *BypassOptions) error {
 	spec, err := loadProgram()
 	if err != nil {
 		return err
 	}
+	if err := prepareBypass(spec, bypass); err != nil {
+		return err
+	}
 	spec.Maps[programMapClientCounts].MaxEntries = uint32(clientStripes()) * spec.Maps[programMapClientStates].MaxEntries
-	return spec.LoadAndAssign(&p.objects, nil)
+	if err := spec.LoadAndAssign(&p.objects, nil); err != nil {
+		return err
+	}
+	if bypass != nil {
+		p.bypass.open(p.objects.Bypasses, bypass.Reporter)
+	}
+	return nil
 }
 
 // loadTable maps the memory of the table.

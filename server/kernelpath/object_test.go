@@ -16,7 +16,7 @@ func TestObject(t *testing.T) {
 	}
 	names := []string{"program_bpfel.go", "program_bpfel.o"}
 	dir := t.TempDir()
-	for _, name := range []string{"generate.go", "bpf/answer.c", "bpf/client.h", "bpf/kernel.h", "bpf/limit.h", "bpf/memory.h"} {
+	for _, name := range []string{"generate.go", "bpf/answer.c", "bpf/bypass.h", "bpf/client.h", "bpf/kernel.h", "bpf/limit.h", "bpf/memory.h"} {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

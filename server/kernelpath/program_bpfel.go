@@ -24,6 +24,7 @@ const (
 	programBoundSAMPLED        programBound = 64
 	programBoundSAMPLE_BYTES   programBound = 262144
 	programBoundMAX_EXEMPT     programBound = 1024
+	programBoundMAX_DOH        programBound = 256
 	programBoundSTAMP_TIME     programBound = 27
 	programBoundSTAMP_BITS     programBound = 31
 )
@@ -35,6 +36,14 @@ type programBucket struct {
 	Limited   uint64
 	Interface uint64
 	Zero      [4]uint64
+}
+
+type programBypass struct {
+	_      structs.HostLayout
+	Client programClient
+	Server programClient
+	Port   uint16
+	Tcp    uint16
 }
 
 type programClient struct {
@@ -210,10 +219,12 @@ type programWork struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	programMapBuckets       = "buckets"
+	programMapBypasses      = "bypasses"
 	programMapClientCounts  = "client_counts"
 	programMapClientStates  = "client_states"
 	programMapClients       = "clients"
 	programMapCounters      = "counters"
+	programMapDohServers    = "doh_servers"
 	programMapDoors         = "doors"
 	programMapEpochs        = "epochs"
 	programMapExempt        = "exempt"
@@ -228,6 +239,7 @@ const (
 	programProgNodensAdmit  = "nodens_admit"
 	programProgNodensAhead  = "nodens_ahead"
 	programProgNodensAnswer = "nodens_answer"
+	programProgNodensCount  = "nodens_count"
 	programProgNodensIdle   = "nodens_idle"
 	programProgNodensWatch  = "nodens_watch"
 	programVarBoundType     = "bound_type"
@@ -280,6 +292,7 @@ type programProgramSpecs struct {
 	NodensAdmit  *ebpf.ProgramSpec `ebpf:"nodens_admit"`
 	NodensAhead  *ebpf.ProgramSpec `ebpf:"nodens_ahead"`
 	NodensAnswer *ebpf.ProgramSpec `ebpf:"nodens_answer"`
+	NodensCount  *ebpf.ProgramSpec `ebpf:"nodens_count"`
 	NodensIdle   *ebpf.ProgramSpec `ebpf:"nodens_idle"`
 	NodensWatch  *ebpf.ProgramSpec `ebpf:"nodens_watch"`
 }
@@ -289,10 +302,12 @@ type programProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
 	Buckets       *ebpf.MapSpec `ebpf:"buckets"`
+	Bypasses      *ebpf.MapSpec `ebpf:"bypasses"`
 	ClientCounts  *ebpf.MapSpec `ebpf:"client_counts"`
 	ClientStates  *ebpf.MapSpec `ebpf:"client_states"`
 	Clients       *ebpf.MapSpec `ebpf:"clients"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	DohServers    *ebpf.MapSpec `ebpf:"doh_servers"`
 	Doors         *ebpf.MapSpec `ebpf:"doors"`
 	Epochs        *ebpf.MapSpec `ebpf:"epochs"`
 	Exempt        *ebpf.MapSpec `ebpf:"exempt"`
@@ -336,10 +351,12 @@ func (o *programObjects) Close() error {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
 	Buckets       *ebpf.Map `ebpf:"buckets"`
+	Bypasses      *ebpf.Map `ebpf:"bypasses"`
 	ClientCounts  *ebpf.Map `ebpf:"client_counts"`
 	ClientStates  *ebpf.Map `ebpf:"client_states"`
 	Clients       *ebpf.Map `ebpf:"clients"`
 	Counters      *ebpf.Map `ebpf:"counters"`
+	DohServers    *ebpf.Map `ebpf:"doh_servers"`
 	Doors         *ebpf.Map `ebpf:"doors"`
 	Epochs        *ebpf.Map `ebpf:"epochs"`
 	Exempt        *ebpf.Map `ebpf:"exempt"`
@@ -356,10 +373,12 @@ type programMaps struct {
 func (m *programMaps) Close() error {
 	return _ProgramClose(
 		m.Buckets,
+		m.Bypasses,
 		m.ClientCounts,
 		m.ClientStates,
 		m.Clients,
 		m.Counters,
+		m.DohServers,
 		m.Doors,
 		m.Epochs,
 		m.Exempt,
@@ -390,6 +409,7 @@ type programPrograms struct {
 	NodensAdmit  *ebpf.Program `ebpf:"nodens_admit"`
 	NodensAhead  *ebpf.Program `ebpf:"nodens_ahead"`
 	NodensAnswer *ebpf.Program `ebpf:"nodens_answer"`
+	NodensCount  *ebpf.Program `ebpf:"nodens_count"`
 	NodensIdle   *ebpf.Program `ebpf:"nodens_idle"`
 	NodensWatch  *ebpf.Program `ebpf:"nodens_watch"`
 }
@@ -399,6 +419,7 @@ func (p *programPrograms) Close() error {
 		p.NodensAdmit,
 		p.NodensAhead,
 		p.NodensAnswer,
+		p.NodensCount,
 		p.NodensIdle,
 		p.NodensWatch,
 	)

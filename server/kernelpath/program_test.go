@@ -10,9 +10,12 @@ import (
 )
 
 // openProgram opens a Program. It skips the test where that is not supported.
-func openProgram(t testing.TB) *Program {
+func openProgram(t testing.TB) *Program { return openWith(t, Options{}) }
+
+// openWith opens a Program with options.
+func openWith(t testing.TB, opts Options) *Program {
 	t.Helper()
-	p, err := Open(Options{})
+	p, err := Open(opts)
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) {
 		t.Fatalf("%-.20000v", refused)

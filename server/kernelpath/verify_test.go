@@ -54,7 +54,7 @@ func TestVerifier(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	for name, p := range map[string]*ebpf.Program{"answer": o.NodensAnswer, "watch": o.NodensWatch, "admit": o.NodensAdmit} {
+	for name, p := range map[string]*ebpf.Program{"answer": o.NodensAnswer, "watch": o.NodensWatch, "count": o.NodensCount, "admit": o.NodensAdmit} {
 		did, deep := steps.FindStringSubmatch(p.VerifierLog), stack.FindStringSubmatch(p.VerifierLog)
 		if did == nil || deep == nil {
 			t.Fatalf("%s: the verifier says neither its steps nor the stack's depth:\n%s", name, p.VerifierLog)

@@ -129,3 +129,17 @@ struct ip6hdr {
 struct udphdr {
 	u16 source, dest, len, check;
 };
+
+/* linear returns the packet, whose first len bytes can be read in place; 0 if it is shorter.
+ * Nearly every packet has its headers in one piece. Otherwise the kernel puts them there. */
+ALWAYS_INLINE u8 *linear(struct __sk_buff *skb, u32 len)
+{
+	u8 *data = (u8 *)(long)skb->data;
+
+	if (!unlikely(data + len > (u8 *)(long)skb->data_end))
+		return data;
+	if (skb_pull_data(skb, len))
+		return 0;
+	data = (u8 *)(long)skb->data;
+	return data + len <= (u8 *)(long)skb->data_end ? data : 0;
+}

@@ -40,6 +40,8 @@ enum bound {
 	SAMPLE_BYTES = 1 << 18,
 	/* The most prefixes of addresses that are never limited. */
 	MAX_EXEMPT = 1024,
+	/* The most addresses of servers of DNS over HTTPS. */
+	MAX_DOH = 256,
 	/* A stamp is a time and a number in one word, which is read and written atomically: the
 	 * time in units of 2^27 nanoseconds (134 ms), followed by 31 bits of the number. */
 	STAMP_TIME = 27,
@@ -72,6 +74,10 @@ enum bound {
 /* EXEMPTIONS limits the entries for addresses that are never limited: one for each prefix, and one
  * for the IPv4 addresses that are no part of IPv6 prefixes. */
 #define EXEMPTIONS (MAX_EXEMPT + 1)
+
+/* BYPASSES is how many clients' counts of packets to other DNS servers are kept, by server and port. One
+ * more replaces the one that has sent least recently. */
+#define BYPASSES 1024
 
 /* ADMITTED is how long a client is answered after a reply of the agent itself was sent to it,
  * in nanoseconds. A rule that keeps its packets from the agent takes effect here within that
@@ -264,4 +270,11 @@ struct sender {
 struct prefix {
 	u32 bits;
 	struct client client;
+};
+
+/* bypass is a client and the other DNS server that it sends packets to; addresses are IPv4 in mapped form. */
+struct bypass {
+	struct client client, server;
+	u16 port; /* as on the wire */
+	u16 tcp;  /* 1: connections over TCP */
 };
