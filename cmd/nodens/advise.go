@@ -45,7 +45,10 @@ For pods without an IPv6 address, show how often they ask for one (AAAA), and ho
 was asked because of it; aaaa auto in the Corefile saves that. Answers in the kernel do not count.
 
 For each workload whose pods get truncated replies (TC) and have never asked over TCP, show how many
-replies that are, and what to change: the client's setting, or bufsize in the Corefile.`
+replies that are, and what to change: the client's setting, or bufsize in the Corefile.
+
+For each workload whose pods ask other DNS servers than the agent, show the servers and how many
+queries that are, if the agent has --bypass=count.`
 
 func newAdviseCommand() *cobra.Command {
 	f := new(adviseFlags)
@@ -166,7 +169,10 @@ func (f *adviseFlags) run(ctx context.Context, stdout io.Writer) error {
 	if err := f.socket.ask(ctx, http.MethodGet, "/upstreams", nil, &upstreams); err != nil {
 		return err
 	}
+	var bypass report.Names // which an agent without --bypass=count refuses
+	_ = f.socket.ask(ctx, http.MethodGet, "/names", url.Values{"topic": {topicBypass}, "window": {f.window}}, &bypass)
 	a := advice.Of(&clients, &names, &waste)
+	a.Bypasses = advice.Bypasses(&bypass)
 	a.Budgets = advice.Budgets(&upstreams, &clients, &names, &waste, a.Workloads)
 	one := &report.ClusterAdvice{
 		Cluster: report.Cluster{Nodes: 1}, WindowSeconds: a.WindowSeconds, AdviceCounts: a.AdviceCounts, Budgets: kubectl.NodeBudgets(a.Node, a.Budgets),
@@ -184,7 +190,7 @@ func (f *adviseFlags) print(stdout io.Writer, reply any, a *report.ClusterAdvice
 				fmt.Fprintf(w, "pods without an IPv6 address asked %d times for one (%s of the queries), and an upstream was asked %d times; aaaa auto in the Corefile saves that\n",
 					a.UnusableAAAA, percent(float64(a.UnusableAAAA)/float64(a.Queries)), a.UnusableUpstream)
 			}
-			err = cmp.Or(f.printWorkloads(w, a), f.printTruncated(w, a.Truncated), printBudgets(w, a.Budgets))
+			err = cmp.Or(f.printWorkloads(w, a), f.printTruncated(w, a.Truncated), f.printBypasses(w, a.Bypasses), printBudgets(w, a.Budgets))
 			printMore(w, a.MoreBudgets, "")
 		}
 		printUnanswered(w, &a.Cluster, f.output.Wide())
@@ -334,6 +340,26 @@ func (f *adviseFlags) printTruncated(out io.Writer, list []report.TruncatedClien
 	printMore(w, len(list)-len(rows), "")
 	slices.SortFunc(kinds, func(a, b report.Relief) int { return cmp.Compare(b.Kind, a.Kind) }) // the client first
 	writeReliefs(w, kinds)
+	return w.Flush()
+}
+
+// printBypasses writes the clients that ask other DNS servers; nothing for none.
+func (f *adviseFlags) printBypasses(out io.Writer, list []report.BypassClient) error {
+	if len(list) == 0 {
+		return nil
+	}
+	table := [][]string{{"CLIENT", "SERVER", "PROTOCOL", "QUERIES"}}
+	rows := firstRows(list, f.rows)
+	for i := range rows {
+		b := &rows[i]
+		table = append(table, []string{b.Label(), b.Server, b.Protocol, fmt.Sprint(b.Queries)})
+	}
+	w := newAligner(out)
+	fmt.Fprintln(w, "\nThese clients ask other DNS servers directly, without the agent's cache, its names of the cluster and its limits.")
+	fmt.Fprintln(w)
+	writeCells(w, table)
+	printMore(w, len(list)-len(rows), "")
+	fmt.Fprintln(w, "\nserver: in the pod template, dnsPolicy ClusterFirst without nameservers in dnsConfig; the application may have a setting, too")
 	return w.Flush()
 }
 

@@ -257,3 +257,28 @@ func TestAdviseApply(t *testing.T) {
 		t.Errorf("%d patches more than without these", n-patches)
 	}
 }
+
+// TestAdviseBypass: the servers that pods ask without the agent, with the queries of a workload's pods added up.
+func TestAdviseBypass(t *testing.T) {
+	replies := adviceReplies(0)
+	client := func(pod string) *report.NameClient {
+		return &report.NameClient{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "web", Pod: pod}
+	}
+	replies["/names?topic=bypass&window=1h"] = report.Names{Names: []report.Name{
+		{Name: "192.0.2.53:53", Cause: "tcp", Client: client("web-1"), Queries: 30}, {Name: "192.0.2.53:53", Cause: "udp", Client: client("web-1"), Queries: 20},
+		{Name: "192.0.2.53:53", Cause: "udp", Client: client("web-2"), Queries: 21}, {Name: "192.0.2.1:853", Cause: "tls", Client: &report.NameClient{Kind: "unknown", Address: "10.0.0.9"}, Queries: 1},
+	}}
+	socket := adviceAgent(t, replies)
+	code, out, stderr := outcome(t, "advise", "--admin-socket", socket)
+	hasTexts(t, squeeze(out), "These clients ask other DNS servers directly", "\nCLIENT SERVER PROTOCOL QUERIES\nshop/web 192.0.2.53:53 udp 41\nshop/web 192.0.2.53:53 tcp 30\n(unknown) 192.0.2.1:853 tls 1\n", "dnsConfig")
+	if code != 0 {
+		t.Errorf("%d %s", code, stderr)
+	}
+	var a report.Advice
+	_, out, _ = outcome(t, "advise", "-o", "json", "--admin-socket", socket)
+	if err := json.Unmarshal([]byte(out), &a); err != nil || len(a.Bypasses) != 3 || a.Bypasses[0].Queries != 41 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	_, out, _ = outcome(t, "advise", "--admin-socket", adviceAgent(t, adviceReplies(0)))
+	lacksTexts(t, out, "other DNS servers")
+}

@@ -175,6 +175,8 @@ func (f *agentFlags) addCache(flags *pflag.FlagSet) {
 
 func (f *agentFlags) addKernelPath(flags *pflag.FlagSet) {
 	cli.Choice(flags, &f.KernelPath, "kernel-path", "answer pods' queries in the kernel where the answer is known; auto: if this kernel can; on: fail if it can't", options.KernelPathModes...)
+	cli.Choice(flags, &f.Bypass, "bypass", "count packets of pods to the DNS ports (53, 853) of other servers than the agent; needs --kernel-path=auto or on", options.BypassNames...)
+	cli.Func(flags, "bypass-doh", "", "comma-separated `addresses` of servers of DNS over HTTPS, whose port 443 --bypass=count counts, too", f.setBypassDoH)
 	cli.Func(flags, "kernel-path-order", "last", "`position` of --kernel-path's program among others on an interface: last, first, before:NAME or after:NAME of another program", f.setKernelPathOrder)
 }
 
@@ -240,6 +242,14 @@ func (f *agentFlags) setHostListen(s string) (err error) {
 		}
 	}
 	return nil
+}
+
+// setBypassDoH reads the servers of DNS over HTTPS.
+func (f *agentFlags) setBypassDoH(s string) (err error) {
+	if f.BypassDoH, err = parseAddrs(s, "192.0.2.44"); err == nil && len(f.BypassDoH) > options.MaxBypassDoH {
+		return fmt.Errorf("%d addresses; give %d at most", len(f.BypassDoH), options.MaxBypassDoH)
+	}
+	return err
 }
 
 const maxSyncInterval = 24 * time.Hour

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/rig/check"
 )
@@ -88,6 +89,13 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%v: %v, want %d bytes", args, err, want)
 		}
 	}
+	o, err = parseFlags([]string{"-bypass=count", "-bypass-doh=192.0.2.44, 2001:db8::44"})
+	if err != nil || o.Bypass != options.BypassCount || fmt.Sprint(o.BypassDoH) != "[192.0.2.44 2001:db8::44]" {
+		t.Errorf("-bypass: %v, %v, %v", o.Bypass, o.BypassDoH, err)
+	}
+	if _, err := parseFlags([]string{"-bypass-doh=" + strings.Repeat("192.0.2.44,", options.MaxBypassDoH+1)}); err == nil || !strings.Contains(err.Error(), "give 256 at most") {
+		t.Errorf("too many DoH servers: %v", err)
+	}
 	for arg, want := range map[string]string{
 		"-localip=169.254.20":    "-localip",
 		"-page=0.0.0.0:8353":     "not loopback",
@@ -102,6 +110,8 @@ func TestFlags(t *testing.T) {
 		"-syncinterval=0ns":      "-syncinterval",
 		"-syncinterval=60ms":     "-syncinterval",
 		"-syncinterval=-1ns":     "-syncinterval",
+		"-bypass=drop":           "give off or count",
+		"-bypass-doh=dns.test":   "-bypass-doh",
 		"-client-limit=0":        "-client-limit",
 		"-client-limit=many":     "-client-limit",
 		"-client-limit-except=x": "-client-limit-except",

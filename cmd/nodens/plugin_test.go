@@ -153,6 +153,42 @@ and 2 more
 	}
 }
 
+// TestPluginBypass: the servers that pods ask without the agent, of all nodes.
+func TestPluginBypass(t *testing.T) {
+	k := newFakeKubectl(t)
+	for i, n := range []uint64{1, 2} {
+		pod := &report.NameClient{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "web", Pod: fmt.Sprint("web-", i), Address: "10.0.0.1"}
+		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), report.Names{
+			Header: report.Header{SchemaVersion: 1}, Topic: "bypass", Window: "1m", WindowSeconds: 50, Queries: 100 * n,
+			Names: []report.Name{{Name: "192.0.2.53:53", Cause: "udp", Client: pod, Queries: 100 * n, QueriesPerSecond: float64(n)}},
+		})
+	}
+	const want = `2 nodes: 300 queries of pods to other DNS servers
+
+POD PROTOCOL QPS SHARE QUERIES ERROR SERVER
+shop/web-1 udp 2.0 66.7% 200 ≤0 192.0.2.53:53
+shop/web-0 udp 1.0 33.3% 100 ≤0 192.0.2.53:53
+`
+	code, out, stderr := pluginOutcome(t, "top --by bypass --timeout 1m")
+	if d := cmp.Diff(want, squeeze(out)); code != 0 || d != "" {
+		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
+	}
+	if want := "--namespace kube-system exec p0 -- nodens top --by bypass --window 1m -o json"; !strings.Contains(strings.Join(k.Asked(), "\n")+"\n", want+"\n") {
+		t.Errorf("no %q in %q", want, k.Asked())
+	}
+	for i, n := range []uint64{1, 2} {
+		id := report.WorkloadID{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "web"}
+		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), report.Advice{Header: report.Header{SchemaVersion: 1}, AdviceCounts: report.AdviceCounts{
+			Bypasses: []report.BypassClient{{WorkloadID: id, Server: "192.0.2.53:53", Protocol: "udp", Queries: n}, {WorkloadID: id, Server: fmt.Sprintf("192.0.2.%d:853", i), Protocol: "tls", Queries: 1}},
+		}})
+	}
+	code, out, stderr = pluginOutcome(t, "advise --timeout 1m")
+	hasTexts(t, squeeze(out), "\nshop/web 192.0.2.53:53 udp 3\nshop/web 192.0.2.0:853 tls 1\nshop/web 192.0.2.1:853 tls 1\n")
+	if code != 0 {
+		t.Errorf("%d %s", code, stderr)
+	}
+}
+
 // TestPluginUpstreams: a server has one row for all nodes, which says on how many it is down.
 func TestPluginUpstreams(t *testing.T) {
 	k := newFakeKubectl(t)

@@ -129,6 +129,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	line("upstreams", "%d; %d down, %d suspect", s.Upstreams.Total, s.Upstreams.Down, s.Upstreams.Suspect)
 	line("fail-open", "%s", s.FailOpen.Text())
 	line("kernel path", "%s", kernelPathText(s.KernelPath))
+	printBypass(line, &s.Bypass)
 	for _, l := range s.Limits {
 		if wide || l.Share >= report.NearLimit {
 			line("limit", "%s", limitText(&l))
@@ -142,6 +143,16 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 		return err
 	}
 	return printFaults(out, s, wide)
+}
+
+// printBypass writes whether packets to other DNS servers are counted; nothing without --bypass=count.
+func printBypass(line func(name, format string, args ...any), b *report.Bypass) {
+	switch {
+	case b.Counted:
+		line("bypass", "%d packets of pods to other DNS servers", b.Packets)
+	case b.Reason != "":
+		line("bypass", "not seen: %s", b.Reason)
+	}
 }
 
 // statusError says what is wrong with the agents of a cluster; nil for nothing.

@@ -111,6 +111,21 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
+// TestPrintBypass: whether packets to other servers are counted, or why not.
+func TestPrintBypass(t *testing.T) {
+	for want, b := range map[string]report.Bypass{
+		"": {},
+		"bypass: 7 packets of pods to other DNS servers": {Counted: true, Packets: 7},
+		"bypass: not seen: no tcx":                       {Reason: "no tcx"},
+	} {
+		got := ""
+		printBypass(func(name, format string, args ...any) { got = name + ": " + fmt.Sprintf(format, args...) }, &b)
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // TestPrintStatus: the text of states that an agent of a test does not reach.
 func TestPrintStatus(t *testing.T) {
 	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)

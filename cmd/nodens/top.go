@@ -60,7 +60,9 @@ queries fail (failing) or take 100 ms or longer (slow), with the cause. With --b
 parents of the names that are asked for most. With --by upstream, show the servers that the agent
 forwards to: their state and the rates of the last minute; -o wide adds what went wrong since the
 configuration was loaded. If an upstream has a budget (max_rate), BUDGET is the rate, USED the share
-of it in the last second, and WAITING the number of queries that wait for it.
+of it in the last second, and WAITING the number of queries that wait for it. With --by bypass, show
+the pods that send packets to the DNS ports of other servers, if the agent has --bypass=count: over
+TCP each connection counts as a query.
 
 On a terminal the table is redrawn until Ctrl-C, unless --watch=false is given. The command asks the
 agent through its admin socket.`,
@@ -85,7 +87,7 @@ until Ctrl-C; each table starts a process in the pod of each agent.`,
 func (f *topFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *cobra.Command {
 	flags := cmd.Flags()
 	f.by, f.topic, f.window, f.sort = "pod", "queries", defaultTopWindow, "queries"
-	cli.Enum(flags, &f.by, "by", "what a row is", "pod", "workload", "namespace", "name", "domain", "upstream")
+	cli.Enum(flags, &f.by, "by", "what a row is", "pod", "workload", "namespace", "name", "domain", "upstream", "bypass")
 	cli.Enum(flags, &f.topic, "topic", "which names with --by name", "queries", "client", "waste", "failing", "slow")
 	cli.Enum(flags, &f.window, "window", windowUsage, timeWindows...)
 	cli.Enum(flags, &f.sort, "sort", "what the highest rows have most of", "queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited")
@@ -108,7 +110,7 @@ func (f *topFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *
 func (f *topFlags) check(topicGiven bool) error {
 	orders := slices.Sorted(maps.Keys(clientOrders))
 	switch f.by {
-	case "name", "domain":
+	case "name", "domain", topicBypass:
 		orders = []string{"queries"}
 	case "upstream":
 		orders = slices.Sorted(maps.Keys(upstreamOrders))
@@ -144,6 +146,8 @@ func (f *topFlags) run(ctx context.Context, stdout io.Writer) error {
 	switch f.by {
 	case "name", "domain":
 		ask = askNames
+	case topicBypass:
+		f.topic, ask = topicBypass, askNames
 	case "upstream":
 		ask = askUpstreams
 	}

@@ -15,12 +15,16 @@ import (
 
 // nameTopics say in the line above the table which queries are counted, by --topic.
 var nameTopics = map[string]string{
-	"queries": "queries",
-	"client":  "queries",
-	"waste":   "NXDOMAIN for names that only a search path makes",
-	"failing": "queries with SERVFAIL",
-	"slow":    "slow queries",
+	"queries":   "queries",
+	"client":    "queries",
+	"waste":     "NXDOMAIN for names that only a search path makes",
+	"failing":   "queries with SERVFAIL",
+	"slow":      "slow queries",
+	topicBypass: "queries of pods to other DNS servers",
 }
+
+// topicBypass is the value of --by, and the topic of /names, for packets to other DNS servers.
+const topicBypass = "bypass"
 
 // askNames asks for the table by name or by domain.
 func askNames(ctx context.Context, f *topFlags) (*topTable, error) {
@@ -71,7 +75,8 @@ var domainColumns = []column[domainRow]{
 func nameColumns(topic string, wide bool) []column[report.Name] {
 	type row = report.Name
 	return slices.Concat(
-		when(topic == "client", column[row]{"POD", func(n *row) string { return nameClient(n).Label() }}),
+		when(topic == "client" || topic == topicBypass, column[row]{"POD", func(n *row) string { return nameClient(n).Label() }}),
+		when(topic == topicBypass, column[row]{"PROTOCOL", func(n *row) string { return n.Cause }}),
 		when(topic == "failing" || topic == "slow", column[row]{"CAUSE", func(n *row) string { return n.Cause }}),
 		[]column[row]{
 			{"QPS", func(n *row) string { return tenths(n.QueriesPerSecond) }},
@@ -84,14 +89,14 @@ func nameColumns(topic string, wide bool) []column[report.Name] {
 				}
 				return bound
 			}},
-			{"NAME", func(n *row) string {
+			{cmp.Or(map[string]string{topicBypass: "SERVER"}[topic], "NAME"), func(n *row) string {
 				if topic == "waste" {
 					return "*." + strings.TrimPrefix(n.Name, ".")
 				}
 				return n.Name
 			}},
 		},
-		when(topic == "client" && wide, column[row]{"ADDRESS", func(n *row) string { return cmp.Or(nameClient(n).Address, "-") }}),
+		when((topic == "client" || topic == topicBypass) && wide, column[row]{"ADDRESS", func(n *row) string { return cmp.Or(nameClient(n).Address, "-") }}),
 	)
 }
 

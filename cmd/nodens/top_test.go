@@ -115,6 +115,34 @@ func TestTopOptional(t *testing.T) {
 	}
 }
 
+// TestTopBypass: what the command asks for, and a row for each pod, server and protocol; of a cluster, too.
+func TestTopBypass(t *testing.T) {
+	var asked string
+	names := report.Names{
+		Header: report.Header{SchemaVersion: 1, Node: "node-1"}, Topic: "bypass", Window: "1m", WindowSeconds: 50, Queries: 600,
+		Names: []report.Name{
+			{Name: "192.0.2.53:53", Cause: "udp", Queries: 500, QueriesPerSecond: 10, Share: 0.83, Client: &report.NameClient{Kind: "pod", Namespace: "shop", Pod: "web-1", Address: "10.0.0.1"}},
+			{Name: "[2001:db8::53]:853", Cause: "tls", Queries: 100, QueriesPerSecond: 2, Share: 0.17, Client: &report.NameClient{Kind: "unknown", Address: "10.0.0.9"}},
+		},
+	}
+	socket := topAgent(t, &asked, func(url.Values) any { return names })
+	code, out, stderr := outcome(t, "top", "--by", "bypass", "--admin-socket", socket)
+	want := `node node-1: 600 queries of pods to other DNS servers in the last 50 s
+
+POD PROTOCOL QPS SHARE QUERIES ERROR SERVER
+shop/web-1 udp 10.0 83.0% 500 ≤0 192.0.2.53:53
+10.0.0.9 tls 2.0 17.0% 100 ≤0 [2001:db8::53]:853
+`
+	if d := cmp.Diff(want, squeeze(out)); code != 0 || d != "" || asked != "/names?topic=bypass&window=1m" {
+		t.Errorf("%d %s, asked %s (-want +got)\n%s", code, stderr, asked, d)
+	}
+	for _, args := range []string{"--topic slow", "--sort p99"} {
+		if code, _, stderr := outcome(t, append(strings.Fields("top --by bypass --admin-socket "+socket), strings.Fields(args)...)...); code != 2 || !strings.Contains(stderr, "does not go with --by bypass") {
+			t.Errorf("%s: %d %s", args, code, stderr)
+		}
+	}
+}
+
 // TestTopNames: the names of each topic, with their bounds.
 func TestTopNames(t *testing.T) {
 	var asked string
@@ -239,7 +267,7 @@ func TestTopOff(t *testing.T) {
 // TestTopUsage: invalid values, and flags that don't go together, are errors that say what to give.
 func TestTopUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"--by client":                  "pod, workload, namespace, name, domain or upstream",
+		"--by client":                  "pod, workload, namespace, name, domain, upstream or bypass",
 		"--window 1d":                  "10s, 1m or 1h",
 		"--sort name":                  "queries, nxdomain",
 		"--by name --topic name":       "queries, client, waste, failing or slow",

@@ -124,6 +124,17 @@ type AdviceCounts struct {
 	Changes []Change `json:"changes"`
 	// Truncated are the clients that get truncated replies and never ask over TCP, those with the most replies first.
 	Truncated []TruncatedClient `json:"truncated"`
+	// Bypasses are the clients that ask other DNS servers, those with the most queries first; empty without --bypass=count.
+	Bypasses []BypassClient `json:"bypasses"`
+}
+
+// BypassClient is a client that asks another DNS server than the agent. Protocol is udp, tcp, tls, quic, https or http3; over
+// TCP each connection counts as a query.
+type BypassClient struct {
+	WorkloadID
+	Server   string `json:"server"` // address and port
+	Protocol string `json:"protocol"`
+	Queries  uint64 `json:"queries"` // in the window
 }
 
 // LeastWaste is the share of waste in a workload's queries from which there is advice.

@@ -53,6 +53,7 @@ type Status struct {
 	FailOpen   FailOpen   `json:"failOpen"`
 	Restored   Restored   `json:"restored"`
 	KernelPath KernelPath `json:"kernelPath"`
+	Bypass     Bypass     `json:"bypass"`
 	// Limits are how much of the agent's limits is in use, the highest share first.
 	Limits []Limit `json:"limits"`
 	// FairShares say which clients are limited.
@@ -262,6 +263,15 @@ type KernelPath struct {
 	// it only observes.
 	Answering int `json:"answering"`
 	Watched   int `json:"watched"`
+}
+
+// Bypass is whether packets of pods to other DNS servers are counted (--bypass=count).
+type Bypass struct {
+	Counted bool `json:"counted"`
+	// Reason says why they are not although they are to be; "" for nothing.
+	Reason string `json:"reason"`
+	// Packets is their number since the start; over TCP the number of connections.
+	Packets uint64 `json:"packets"`
 }
 
 // Fault is a warning or an error in the log.

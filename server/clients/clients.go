@@ -662,13 +662,24 @@ func (t *Table) SampleKernel(addr netip.Addr, name []byte, wasted bool) {
 	if t == nil || len(name) == 0 {
 		return
 	}
+	t.names.addSample(&t.stripes[0], t.identityOf(addr), &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
+}
+
+// identityOf returns the number of the address's identity; 0 if there is no slot left.
+func (t *Table) identityOf(addr netip.Addr) uint32 {
 	t.mu.Lock()
-	id := uint32(0)
+	defer t.mu.Unlock()
 	if c := t.takeSlot(addr.As16()); c != nil {
-		id = c.identity
+		return c.identity
 	}
-	t.mu.Unlock()
-	t.names.addSample(&t.stripes[0], id, &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
+	return 0
+}
+
+// CountBypass counts packets of addr to another DNS server for [TopBypass]. server is any text that names it. A nil Table counts nothing.
+func (t *Table) CountBypass(addr netip.Addr, server string, packets uint64) {
+	if t != nil {
+		t.names.addBypass(t.opts.Clock(), t.identityOf(addr), server, packets)
+	}
 }
 
 // keepEnded is how long owners without an address, and series without a pod, are kept.

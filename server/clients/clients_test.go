@@ -102,6 +102,7 @@ func TestNil(*testing.T) {
 	none.CountKernel(addr(1), 1, 0, 0)
 	none.SetKernelSample(64)
 	none.SampleKernel(addr(1), []byte{0}, false)
+	none.CountBypass(addr(1), "udp 192.0.2.53:53", 1)
 }
 
 // TestExact: with many goroutines, on stripes that they share or not, each address has exactly its

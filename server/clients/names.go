@@ -27,6 +27,8 @@ const (
 	TopFailing
 	// TopSlow are names whose answer took [Options.Slow] or longer, with where the time went.
 	TopSlow
+	// TopBypass are other DNS servers with the client that sends packets to them, see [Table.CountBypass].
+	TopBypass
 	numTopics
 )
 
@@ -107,8 +109,8 @@ const maxShift = 20
 
 // names has a table for each topic. It is safe for concurrent use.
 type names struct {
-	mu      sync.Mutex // before the lock of a stripe
-	topics  [numTopics]*sketch.Windows
+	mu      sync.Mutex                 // before the lock of a stripe
+	topics  [numTopics]*sketch.Windows // nil: TopBypass of a table that has counted none
 	key     []byte
 	stripes []stripe // have the samples that are to be added
 	// until is the end of the current halves of the shortest windows.
@@ -130,7 +132,7 @@ const topNamesAge = 10 * time.Second
 func newNames(now time.Duration, stripes []stripe) *names {
 	n := &names{key: make([]byte, 0, sketch.MaxKeyLen), stripes: stripes}
 	n.flush(now)
-	for i := range n.topics {
+	for i := range TopBypass {
 		n.topics[i] = sketch.NewWindows(now)
 	}
 	return n
@@ -155,6 +157,17 @@ func (n *names) addLocked(id uint32, q *Query, weight uint64, isSlow bool) {
 	}
 }
 
+// addBypass adds packets of the client with the identity number id to a server.
+func (n *names) addBypass(now time.Duration, id uint32, server string, packets uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.topics[TopBypass] == nil {
+		n.topics[TopBypass] = sketch.NewWindows(now)
+	}
+	n.key = append(binary.BigEndian.AppendUint32(n.key[:0], id), server...)
+	n.topics[TopBypass].Add(now, n.key, packets)
+}
+
 func (n *names) addCause(topic Topic, q *Query) {
 	n.key = append(append(n.key[:0], byte(q.Cause)), q.Name...)
 	n.topics[topic].Add(q.Now, n.key, 1)
@@ -166,7 +179,9 @@ func (n *names) advance(now time.Duration) {
 	defer n.mu.Unlock()
 	n.flush(now)
 	for _, w := range n.topics {
-		w.Advance(now)
+		if w != nil {
+			w.Advance(now)
+		}
 	}
 	for i := range n.recent {
 		if now-n.recent[i].at >= topNamesAge {
@@ -195,6 +210,10 @@ func (n *names) clientNames(now time.Duration, w Window, age time.Duration) sket
 // top returns the keys of a topic, those with the highest counts first.
 func (n *names) top(topic Topic, now time.Duration, w Window) sketch.Report {
 	n.mu.Lock()
+	if n.topics[topic] == nil {
+		n.mu.Unlock()
+		return sketch.Report{}
+	}
 	n.flush(now)
 	s := n.topics[topic].Snapshot(now, w)
 	n.mu.Unlock() // readers must not wait for Top
@@ -203,9 +222,9 @@ func (n *names) top(topic Topic, now time.Duration, w Window) sketch.Report {
 
 // NameCount is a row of a report about names.
 type NameCount struct {
-	// Name is in text form with the final dot. Of [TopWaste] it is the parent.
+	// Name is in text form with the final dot. Of [TopWaste] it is the parent, of [TopBypass] the server.
 	Name string
-	// Kind, Pod and Addr are the client in [TopClientNames]: whose the address was at the time of the
+	// Kind, Pod and Addr are the client in [TopClientNames] and [TopBypass]: whose the address was at the time of the
 	// queries, and the address. Of (other) Addr is the zero Addr, and so it is of clients that are
 	// not known any more, which are Unknown.
 	Kind Kind
@@ -229,7 +248,7 @@ type NameReport struct {
 	// the standard deviation of a count is the root of the count times MaxWeight at most.
 	MaxWeight uint64
 	// KernelSample says that the kernel's answers are included as a sample of one in so many; 0 if
-	// there are none. Of [TopFailing] and [TopSlow] there are none.
+	// there are none. Of [TopFailing], [TopSlow] and [TopBypass] there are none.
 	KernelSample int
 	// Names are the names, and More is the number of those beyond the limit.
 	Names []NameCount

@@ -86,6 +86,39 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestBypasses: other servers are counted by client, with a pod's name for as long as it has the address, and by no sample.
+func TestBypasses(t *testing.T) {
+	table := newNameTable()
+	table.SetKernelSample(64)
+	if r := table.Names(clients.TopBypass, clients.Minute, 9); len(r.Names) > 0 || r.Total > 0 {
+		t.Errorf("nothing was counted: %+v", r)
+	}
+	table.SetPod(addr(1), podNo(1))
+	table.CountBypass(addr(1), "udp 192.0.2.53:53", 400)
+	table.CountBypass(addr(1), "tcp 192.0.2.53:53", 3)
+	table.CountBypass(addr(2), "udp 192.0.2.53:53", 20)
+	table.EndAddr(addr(1))
+	table.SetPod(addr(1), podNo(2))
+	table.CountBypass(addr(1), "udp 192.0.2.53:53", 7)
+	want := []clients.NameCount{
+		{Name: "udp 192.0.2.53:53", Kind: clients.PodClient, Pod: podNo(1), Addr: addr(1), Count: 400},
+		{Name: "udp 192.0.2.53:53", Kind: clients.Unknown, Addr: addr(2), Count: 20},
+		{Name: "udp 192.0.2.53:53", Kind: clients.PodClient, Pod: podNo(2), Addr: addr(1), Count: 7},
+	}
+	r := table.Names(clients.TopBypass, clients.Minute, 3)
+	if d := cmp.Diff(want, r.Names, cmp.Comparer(func(a, b clients.NameCount) bool { return a == b })); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if r.Total != 430 || r.More != 1 || r.MaxWeight != 1 || r.KernelSample != 0 {
+		t.Errorf("%+v", r)
+	}
+	table.clock.advance(time.Hour)
+	table.Sweep()
+	if r := table.Names(clients.TopBypass, clients.Minute, 9); len(r.Names) > 0 {
+		t.Errorf("an hour later: %+v", r.Names)
+	}
+}
+
 // TestNameSamples: of many queries a random part is added, with a weight that keeps the counts right on
 // average. Failing and slow ones are all counted.
 func TestNameSamples(t *testing.T) {

@@ -439,17 +439,21 @@ func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	t.classify()
 	r := t.names.top(topic, t.opts.Clock(), w)
 	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor, MaxWeight: r.MaxWeight}
-	if topic != TopFailing && topic != TopSlow {
+	switch topic {
+	case TopFailing, TopSlow:
+	case TopBypass:
+		report.MaxWeight = 1 // all packets are counted
+	default:
 		report.KernelSample = int(t.kernelSample.Load())
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := len(r.Entries)
-	if topic != TopClientNames { // in which entries may share a row
+	all, shared := len(r.Entries), topic == TopClientNames || topic == TopBypass
+	if !shared { // else entries may share a row
 		r.Entries = r.Entries[:min(limit, all)]
 	}
 	report.Names = t.nameCounts(topic, r.Entries)
-	if topic == TopClientNames {
+	if shared {
 		all = len(report.Names)
 	}
 	report.Names = report.Names[:min(limit, all)]
@@ -484,12 +488,15 @@ func (t *Table) nameCount(topic Topic, key string) (row NameCount) {
 		row, key = t.clientOf(key)
 	case TopFailing, TopSlow:
 		row.Cause, key = Cause(key[0]), key[1:]
+	case TopBypass:
+		row, row.Name = t.clientOf(key)
+		return row
 	}
 	row.Name = wire.Name(key).String()
 	return row
 }
 
-// clientOf returns the client of a key of TopClientNames, as a row without name and numbers, and the name's
+// clientOf returns the client of a key of TopClientNames or TopBypass, as a row without name and numbers, and the name's
 // wire form.
 func (t *Table) clientOf(key string) (row NameCount, name string) {
 	id := binary.BigEndian.Uint32([]byte(key[:idLen]))

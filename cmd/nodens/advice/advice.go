@@ -71,7 +71,7 @@ func addClient(a *report.AdviceCounts, c *report.Client) {
 }
 
 // Complete keeps the workloads with a share of waste of [report.LeastWaste] or more, and sets the shares, the changes and the
-// remedies of a, from its counts. No two rows of a are about the same client.
+// remedies of a, from its counts. No two rows of a are about the same client, except of Bypasses, which it adds up.
 func Complete(a *report.AdviceCounts) {
 	kept := []report.AdvisedWorkload{}
 	for i := range a.Workloads {
@@ -93,6 +93,7 @@ func Complete(a *report.AdviceCounts) {
 		return cmp.Or(cmp.Compare(y.Replies, x.Replies), cmp.Compare(x.Label(), y.Label()), cmp.Compare(x.WorkloadKind, y.WorkloadKind))
 	})
 	a.Truncated = append([]report.TruncatedClient{}, a.Truncated...) // not null
+	a.Bypasses = sumBypasses(a.Bypasses)
 	a.Workloads, a.Changes = kept, []report.Change{}
 	if len(kept) > 0 {
 		a.Changes = append(a.Changes, saving(report.Change{Kind: report.ChangeAutopath, Text: "autopath @kubernetes"}, float64(a.Waste), a.Queries, a.QueriesPerSecond))
@@ -117,6 +118,40 @@ func truncated(clients *report.Clients) (list []report.TruncatedClient) {
 		}
 	}
 	return list
+}
+
+// Bypasses returns the clients that ask other DNS servers, of the names with the topic bypass.
+func Bypasses(names *report.Names) (list []report.BypassClient) {
+	for i := range names.Names {
+		if n := &names.Names[i]; n.Client != nil {
+			c := n.Client
+			list = append(list, report.BypassClient{
+				WorkloadID: report.WorkloadID{Kind: c.Kind, Namespace: c.Namespace, WorkloadKind: c.WorkloadKind, Workload: c.Workload},
+				Server:     n.Name, Protocol: n.Cause, Queries: n.Queries,
+			})
+		}
+	}
+	return sumBypasses(list)
+}
+
+// sumBypasses returns list with one row for each workload, server and protocol, those with the most queries first.
+func sumBypasses(list []report.BypassClient) []report.BypassClient {
+	sums := make(map[report.BypassClient]uint64)
+	for _, b := range list {
+		n := b.Queries
+		b.Queries = 0
+		sums[b] += n
+	}
+	rows := []report.BypassClient{}
+	for b, n := range sums {
+		b.Queries = n
+		rows = append(rows, b)
+	}
+	slices.SortFunc(rows, func(x, y report.BypassClient) int {
+		return cmp.Or(cmp.Compare(y.Queries, x.Queries), cmp.Compare(x.Label(), y.Label()), cmp.Compare(x.WorkloadKind, y.WorkloadKind),
+			cmp.Compare(x.Server, y.Server), cmp.Compare(x.Protocol, y.Protocol))
+	})
+	return rows
 }
 
 // remedies returns what ends the loss of records by truncated replies.

@@ -189,6 +189,9 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 		drained:  make(chan struct{}),
 	}
 	a.builder.lookup = a.lookupCollector
+	if path != nil && path.bypass != nil {
+		path.bypass.expected = a.servesPods
+	}
 	a.mainCalls, a.mainClosed = make(chan func(context.Context)), make(chan struct{})
 	if err := a.newNetwork(opts, log); err != nil {
 		return nil, err

@@ -37,12 +37,28 @@ type fallback struct {
 // newFallback returns a fallback to the endpoints of service in kube-system, else to those of
 // kube-dns, which are the same where both exist. It applies them by setTargets.
 func newFallback(log *slog.Logger, service string, divert func(context.Context, []netip.AddrPort) error) *fallback {
+	return &fallback{log: log, setTargets: divert, services: clusterDNSServices(service), viewChanged: make(chan struct{}, 1)}
+}
+
+// clusterDNSServices returns the names of the Services that may be those of the cluster DNS: service in kube-system, and kube-dns.
+func clusterDNSServices(service string) []string {
 	const namespace, usual = "kube-system/", "kube-dns"
-	d := &fallback{log: log, setTargets: divert, services: []string{namespace + service}, viewChanged: make(chan struct{}, 1)}
+	list := []string{namespace + service}
 	if service != usual {
-		d.services = append(d.services, namespace+usual)
+		list = append(list, namespace+usual)
 	}
-	return d
+	return list
+}
+
+// endpoints returns what knows the endpoints of Services: the first view that has endpoints; nil if none has.
+func (g *generation) endpoints() *endpointsFunc {
+	for _, p := range g.blocks {
+		if p.view != nil && !p.block.Kubernetes.NoEndpoints {
+			f := endpointsFunc(p.view.Endpoints)
+			return &f
+		}
+	}
+	return nil
 }
 
 // useView makes f follow the endpoints in g's view. A nil fallback does nothing.
@@ -50,14 +66,7 @@ func (d *fallback) useView(g *generation) {
 	if d == nil {
 		return
 	}
-	var next *endpointsFunc
-	for _, p := range g.blocks {
-		if p.view != nil && !p.block.Kubernetes.NoEndpoints {
-			f := endpointsFunc(p.view.Endpoints)
-			next = &f
-			break
-		}
-	}
+	next := g.endpoints()
 	if next == nil {
 		d.log.Warn("no fallback while the agent is down: the endpoints of the cluster DNS are unknown; add a kubernetes directive to a server block")
 	}

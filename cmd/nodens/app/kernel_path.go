@@ -99,6 +99,8 @@ type kernelPath struct {
 	clients  *clients.Table // counts the answers by client; nil: nobody does
 	active   atomic.Bool
 	since    atomic.Pointer[time.Time] // when it became active for the last time
+	reason   string                    // why there is no program; "" if there is one
+	bypass   *bypassCounts             // nil: --bypass=off
 	failed   atomic.Uint64             // interfaces that the program could not be attached to
 	// detaching counts the goroutines that detach the program and report its last answers. The
 	// kernel takes some 30 milliseconds for each interface, too long for a stop or a handover to
@@ -111,10 +113,13 @@ type kernelPath struct {
 // --client-limit, nil without. Only KernelPathOn fails if the program cannot be loaded.
 func openKernelPath(opts *options.Agent, log *slog.Logger, m platform, table *clients.Table, limit *resolver.ClientLimit) (*kernelPath, error) {
 	if opts.KernelPath == options.KernelPathOff {
+		if opts.Bypass != options.BypassOff {
+			log.Warn("packets to other DNS servers are not counted, because --kernel-path is off", "fix", bypassFix)
+		}
 		return nil, nil
 	}
-	s := &kernelPath{log: log.With("part", "kernel path"), platform: m, clients: table}
-	settings := kernelpath.Options{Order: kernelpath.Order(opts.KernelPathOrder), ClientLimit: kernelLimit(opts)}
+	s := &kernelPath{log: log.With("part", "kernel path"), platform: m, clients: table, bypass: newBypassCounts(opts, table)}
+	settings := kernelpath.Options{Order: kernelpath.Order(opts.KernelPathOrder), ClientLimit: kernelLimit(opts), Bypass: s.bypass.options(opts.BypassDoH)}
 	if opts.ClientMetrics != options.ClientMetricsOff {
 		settings.Clients = kernelCounts{table, limit}
 	} else if limit != nil {
@@ -128,8 +133,10 @@ func openKernelPath(opts *options.Agent, log *slog.Logger, m platform, table *cl
 	case opts.KernelPath == options.KernelPathOn:
 		return nil, fmt.Errorf("--kernel-path=on: %w; --kernel-path=auto serves without it", err)
 	case errors.Is(err, kernelpath.ErrUnsupported):
+		s.reason = err.Error()
 		s.log.Info("kernel path is not supported; the agent answers all queries", "err", err)
 	default:
+		s.reason = err.Error()
 		s.log.Warn("kernel path failed; the agent answers all queries", "err", err)
 	}
 	return s, nil

@@ -230,6 +230,9 @@ func (s *scrape) agent(a *agent) {
 	read(s, &a.handoverState)
 	read(s, a.builder.store)
 	read(s, a.kernelPath.state())
+	if a.kernelPath.available() && a.kernelPath.bypass != nil {
+		read(s, a.kernelPath.bypass)
+	}
 	if a.net != nil {
 		st := a.net.Stats()
 		read(s, st)

@@ -315,6 +315,9 @@ var metricsTable = [...]declared{
 	{counter("nodens_kernel_path_samples_dropped_total", "Samples of clients and names of answered queries that were dropped because the agent had not read the earlier ones."),
 		func(k kernelState) uint64 { return k.SamplesDropped }},
 
+	{counter("nodens_bypass_packets_total", "Packets of pods to DNS servers other than the agent, by protocol: udp, tcp, tls, quic, and https and http3 to addresses of --bypass-doh. Over TCP the first packet of each connection counts. Only with --bypass=count.", "proto"),
+		(*bypassCounts).byProtocol},
+
 	{counter("nodens_trace_spans_total", "Spans that the collector of traces has taken, by collector. Only with trace.", "endpoint").summed(), (*otlp.Exporter).Sent},
 	{counter("nodens_trace_spans_dropped_total", "Spans dropped, by collector of traces and by reason: too many waited (queue), the collector did not take them in time (failed), or it refused them (rejected). Only with trace.", "endpoint", "reason").summed(),
 		(*otlp.Exporter).EachDropped},

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"math"
 	"net/http"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -14,12 +16,17 @@ const maxShownNames = 256
 // nameTopics are the values of the parameter topic of /names.
 var nameTopics = map[string]clients.Topic{
 	"queries": clients.TopNames, "client": clients.TopClientNames, "waste": clients.TopWaste, "failing": clients.TopFailing, "slow": clients.TopSlow,
+	"bypass": clients.TopBypass,
 }
 
 // showNames answers with the names of a topic and a window.
 func (a *agent) showNames(w http.ResponseWriter, r *http.Request) {
 	topic, badTopic := parameter(r, "topic", "queries", nameTopics)
 	window, badWindow := parameter(r, "window", "1m", clientWindows)
+	if b := a.bypassReport(); topic == "bypass" && !b.Counted {
+		http.Error(w, "packets to other DNS servers are not counted: "+cmp.Or(b.Reason, bypassFix), http.StatusConflict)
+		return
+	}
 	if table := a.countedTable(w, badTopic, badWindow); table != nil {
 		n := nameReport(table, topic, window, maxShownNames)
 		n.Header = a.header()
@@ -53,6 +60,10 @@ func newNameRow(topic clients.Topic, n *clients.NameCount, r *clients.NameReport
 	case clients.TopClientNames:
 		client := newIdentity(n.Kind, &n.Pod, n.Addr)
 		row.Client = &client
+	case clients.TopBypass:
+		client := newIdentity(n.Kind, &n.Pod, n.Addr)
+		row.Client = &client
+		row.Cause, row.Name, _ = strings.Cut(n.Name, " ")
 	case clients.TopFailing, clients.TopSlow:
 		row.Cause = n.Cause.String()
 	}

@@ -68,7 +68,7 @@ func (a *agent) status() *report.Status {
 			Awaited: a.awaited.shown.Load(),
 		},
 		Handover: a.handoverReport(), View: viewReport(g), Rates: a.rates(), Upstreams: countUpstreams(g), ZonesDown: zonesDown(g), Faults: a.faults.faults(),
-		FailOpen: a.failOpenReport(), Restored: a.restoredReport(), Limits: a.limits(g), FairShares: a.fairShares(g),
+		FailOpen: a.failOpenReport(), Restored: a.restoredReport(), Limits: a.limits(g), FairShares: a.fairShares(g), Bypass: a.bypassReport(),
 	}
 	if t := a.times.servingSince.Load(); t != nil {
 		s.ServingSince = *t

@@ -40,6 +40,7 @@ func Advice(ctx context.Context, c *Cluster, window string) (*report.ClusterAdvi
 			for _, c := range a.Truncated {
 				truncated.add(c)
 			}
+			r.Bypasses = append(r.Bypasses, a.Bypasses...)
 		},
 	})
 	if err != nil {

@@ -28,17 +28,21 @@ func keyOfName(n *report.Name) nameKey {
 	return key
 }
 
-// Names asks all agents for the names of a topic.
+// Names asks all agents for the names of a topic, or with the topic bypass for the other DNS servers that pods ask.
 func Names(ctx context.Context, c *Cluster, topic, window string) (*report.ClusterNames, error) {
 	m := merger[nameKey, report.Name]{key: keyOfName, order: orderNames, merge: func(sum, n *report.Name) {
 		sum.Queries, sum.Error, sum.QueriesPerSecond = sum.Queries+n.Queries, sum.Error+n.Error, sum.QueriesPerSecond+n.QueriesPerSecond
 		sum.Deviation = uint64(math.Round(math.Hypot(float64(sum.Deviation), float64(n.Deviation)))) // variances add up
 	}}
 	r := &report.ClusterNames{Topic: topic, Window: window, Names: []report.Name{}}
+	args := []string{"top", "--by", "name", "--topic", topic, "--window", window, "-o", "json"}
+	if topic == "bypass" {
+		args = []string{"top", "--by", topic, "--window", window, "-o", "json"}
+	}
 	dropped := uint64(0) // the highest number of queries of a name that was not kept
 	var err error
 	r.Cluster, err = Ask(ctx, c, &Question[report.Names]{
-		Args:   []string{"top", "--by", "name", "--topic", topic, "--window", window, "-o", "json"},
+		Args:   args,
 		Serves: func(a, b *report.Names) int { return cmp.Compare(a.Queries, b.Queries) },
 		Each: func(_ string, reply *report.Names) {
 			r.Queries, r.Floor, r.More = r.Queries+reply.Queries, r.Floor+reply.Floor, r.More+reply.More

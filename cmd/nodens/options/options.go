@@ -91,6 +91,8 @@ type Agent struct {
 	LogLevel        slog.Level
 	KernelPath      KernelPathMode
 	KernelPathOrder KernelPathOrder
+	Bypass          Bypass
+	BypassDoH       []netip.Addr // servers of DNS over HTTPS whose packets Bypass counts, too
 	ClientMetrics   ClientMetrics
 	// ClientLimit is the limit of each client's queries to all server blocks together; nil: none. Its Except is empty.
 	ClientLimit *config.ClientLimit
@@ -159,6 +161,21 @@ const (
 var HostResolverNames = []string{"off", "auto", "remove"}
 
 func (m HostResolver) String() string { return HostResolverNames[m] }
+
+// Bypass is the value of --bypass.
+type Bypass uint8
+
+// The values.
+const (
+	BypassOff   Bypass = iota
+	BypassCount        // packets of pods to other DNS servers are counted
+)
+
+// BypassNames are the names of the values.
+var BypassNames = []string{"off", "count"}
+
+// MaxBypassDoH bounds BypassDoH. It is kernelpath.MaxDoH.
+const MaxBypassDoH = 256
 
 // ClientMetrics is the value of --client-metrics.
 type ClientMetrics uint8
