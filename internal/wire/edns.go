@@ -23,6 +23,7 @@ const (
 	EDEOther                EDE = 0
 	EDEStaleAnswer          EDE = 3
 	EDECachedError          EDE = 13
+	EDENotReady             EDE = 14
 	EDEBlocked              EDE = 15
 	EDEFiltered             EDE = 17
 	EDEProhibited           EDE = 18
