@@ -71,6 +71,9 @@ func (c *apiSource) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.reflectPods(ctx) })
 	wg.Go(func() { c.findPodCIDRs(ctx) })
+	if c.view.policies != nil { // which are listed in any case: an older agent can't read a position of theirs
+		wg.Go(func() { c.newReflector(dnsPolicies, nil, &handler{}).Run(ctx) })
+	}
 	wg.Go(func() {
 		c.verifySaved(ctx)
 		wg.Go(func() { c.follow(ctx, services, c.selector) })

@@ -21,6 +21,7 @@ const (
 	pods
 	serviceImports
 	importSlices
+	dnsPolicies
 	numResources
 )
 
@@ -72,12 +73,16 @@ var kinds = [numResources]kind{
 		version: discoveryv1.SchemeGroupVersion, plural: "endpointslices", object: func() runtime.Object { return new(discoveryv1.EndpointSlice) },
 		put: (*handler).putImportSlice, drop: (*handler).dropSlice, names: (*index).sliceNames,
 	},
+	dnsPolicies: { // in no index, see policySet
+		version: policiesV1alpha1, plural: "dnspolicies", inManifest: "DNSPolicy", object: func() runtime.Object { return new(dnsPolicy) }, inPages: true,
+		put: (*handler).putPolicy, drop: (*handler).dropPolicy,
+	},
 }
 
 func (r resource) plural() string { return kinds[r].plural }
 
 // forImports reports whether the records are in the index of ServiceImports.
-func (r resource) forImports() bool { return r >= serviceImports }
+func (r resource) forImports() bool { return r == serviceImports || r == importSlices }
 
 func (h *handler) putService(o runtime.Object, _ bool, f *faults) {
 	key, rec, ok := convertService(o.(*corev1.Service), h.view.external, f)
@@ -195,12 +200,14 @@ func (h *handler) putPod(obj runtime.Object, _ bool, f *faults) {
 		h.view.limitAddrWait(rec.name)
 	}
 	h.view.nodePods.put(o, rec)
+	h.view.policies.putPod(o, rec)
 	h.view.requestReconcile()
 }
 
 func (h *handler) dropPod(ns, name string, _ uint64) {
 	h.change(func(x *index) bool { x.dropPod(objectKey(ns, name)); return false })
 	h.view.nodePods.drop(objectKey(ns, name))
+	h.view.policies.dropPod(ns, objectKey(ns, name))
 }
 
 // change is [View.change] in the index of the handler's kind, unless the source is closed.
@@ -215,6 +222,9 @@ func (h *handler) change(f func(*index) bool) {
 // missingObjects returns the objects, as namespace and name, that are in the index and
 // covered by h, but were not in the list.
 func (h *handler) missingObjects() (list [][2]string) {
+	if h.resource == dnsPolicies {
+		return h.missingPolicies()
+	}
 	h.view.mu.RLock()
 	defer h.view.mu.RUnlock()
 	for _, o := range kinds[h.resource].names(h.view.indexFor(h.resource.forImports()), h.source) {
@@ -287,6 +297,7 @@ func (h *handler) EndList(version uint64) {
 		h.view.scope.broadcast()
 	}
 	h.view.setListed(h.resource)
+	h.view.policies.setListed(h.resource)
 }
 
 // Upsert implements reflector.Handler.

@@ -211,8 +211,8 @@ func (m *manifestSource) load(files []string, texts [][]byte) error {
 			return fmt.Errorf("%s, %w", files[i], err)
 		}
 	}
-	for _, r := range []resource{namespaces, pods, endpointSlices, services} {
-		if r == endpointSlices && !m.withSlices {
+	for _, r := range []resource{dnsPolicies, namespaces, pods, endpointSlices, services} {
+		if r == endpointSlices && !m.withSlices || r == dnsPolicies && m.view.policies == nil {
 			continue
 		}
 		s := handler{view: m.view, resource: r}
@@ -316,7 +316,7 @@ func (m *manifestSource) addSelected(obj runtime.Object, r resource, all *object
 		return errors.New("no name")
 	}
 	if r != namespaces {
-		if r != pods && !m.selector.Matches(labels.Set(o.GetLabels())) {
+		if r != pods && r != dnsPolicies && !m.selector.Matches(labels.Set(o.GetLabels())) {
 			return nil
 		}
 		if o.GetNamespace() == "" {

@@ -183,7 +183,7 @@ func (v savedView) sourceRecords() (list []func() savedRecord) {
 	}
 	for _, f := range v.faults.faulty() {
 		rec := savedFault{f.resource, f.ns, f.name}
-		if rec.check() == nil && (f.resource != endpointSlices || v.index.mayHaveSlice(f.ns, f.name)) {
+		if rec.check() == nil && f.resource != dnsPolicies && (f.resource != endpointSlices || v.index.mayHaveSlice(f.ns, f.name)) {
 			list = append(list, func() savedRecord { return savedRecord{Fault: &rec} })
 		}
 	}
@@ -263,7 +263,7 @@ func (v savedView) restore(path string) {
 	v.lastEvent.Store(head.At.UnixNano())
 	v.savedWithoutImports = head.NoImports
 	for r := range v.listed {
-		v.listed[r].Store(resource(r) < serviceImports || !head.NoImports)
+		v.listed[r].Store(!resource(r).forImports() || !head.NoImports)
 	}
 	v.syncTime.Store(int64(max(v.now().Sub(v.opened), 1)))
 	v.log.Info("saved view restored", "save", path, "services", len(v.index.services),

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
@@ -49,6 +50,10 @@ type Options struct {
 	// the API server has returned them and with nil at the end of [View.Run]. They are asked for only
 	// if one of ServerAddrs is an IPv6 address. It must not block. nil is none.
 	ObservePodCIDRs func([]netip.Prefix)
+	// Policies gets the policies of the pods of Node, of DNSPolicies; nil: none are watched. Only one view may fill a table.
+	// PolicyCounters, which may be nil, has their counts.
+	Policies       *dnspolicy.Table
+	PolicyCounters *dnspolicy.Counters
 	// ObserveNamespace is called whenever the annotation [ClientMetricsAnnotation] of a Namespace has
 	// another value; "" is none. Calls come one at a time, and must not block. nil is none.
 	ObserveNamespace func(namespace, value string)
@@ -66,6 +71,7 @@ type View struct {
 	ownNamespace  string               // the agent's, as a label in wire form; "" is unknown
 	podSelector   labels.Selector      // selects the pods that may have names
 	nodePods      *nodePods            // nil: nobody observes them
+	policies      *policySet           // nil: they are not watched
 	podCIDRs      func([]netip.Prefix) // see [Options.ObservePodCIDRs]; nil: they are not needed
 	annotations   *annotations         // nil: nobody observes them
 	source        source
@@ -137,7 +143,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 		v.scope.level.Store(uint32(levelAll))
 	}
 	v.listed[endpointSlices].Store(cfg.NoEndpoints)
-	for _, r := range []resource{pods, serviceImports, importSlices} {
+	for _, r := range []resource{pods, serviceImports, importSlices, dnsPolicies} { // policies know themselves whether they are listed
 		v.listed[r].Store(true)
 	}
 	v.podSelector = selector
@@ -192,6 +198,7 @@ func newView(opts Options) *View {
 		v.now = time.Now
 	}
 	v.opened = v.now()
+	v.policies = newPolicySet(v, opts.Policies, opts.PolicyCounters)
 	v.outages = reflector.NewOutageLog(v.log)
 	v.history = reflector.NewHistory(v.noteSetBack)
 	return v
@@ -210,6 +217,7 @@ func (v *View) Run(ctx context.Context) {
 		defer v.mu.Unlock()
 		v.ended = true
 	}()
+	defer v.policies.close()
 	if v.saver.path == "" {
 		v.source.run(ctx)
 		return
@@ -229,13 +237,13 @@ func (v *View) Synced() bool { return v.haveListed(services, pods) && v.knowsPod
 func (v *View) knowsPods() bool { return v.listed[pods].Load() || v.outages.Rejects(pods.plural()) }
 
 // importsListed reports whether the resources of `multicluster` have been listed once.
-func (v *View) importsListed() bool { return v.haveListed(serviceImports, numResources) }
+func (v *View) importsListed() bool { return v.haveListed(serviceImports, dnsPolicies) }
 
 // Loaded reports whether there is nothing left to wait for: every resource has been listed once,
-// or all but those of `multicluster`, which the API server refuses to list. It has no
-// ServiceImports without their CustomResourceDefinition.
+// or all but those of `multicluster` and DNSPolicies, which the API server refuses to list. It has no
+// ServiceImports and no DNSPolicies without their CustomResourceDefinition.
 func (v *View) Loaded() bool {
-	return v.Synced() && (v.importsListed() || v.savedWithoutImports || v.outages.Rejects(serviceImports.plural()))
+	return v.Synced() && v.knowsPolicies() && (v.importsListed() || v.savedWithoutImports || v.outages.Rejects(serviceImports.plural()))
 }
 
 // haveListed reports whether the resources from first up to end have been listed once.
@@ -297,6 +305,12 @@ func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) (now 
 	v.mu.Unlock()
 	return now
 }
+
+// moveClients moves the counter of what depends on the client.
+func (v *View) moveClients() { v.change(func(x *index) bool { x.clients.bump(); return false }) }
+
+// clientMark is [Zone.ClientMark].
+func (v *View) clientMark() epoch.Mark { return v.index.clients.mark() }
 
 // noteActivity records a sign of life of the source.
 func (v *View) noteActivity() { v.noteActivityAt(v.now()) }

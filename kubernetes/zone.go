@@ -307,7 +307,7 @@ func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
 
 // ClientMark returns the mark of all results of [Zone.ClientNamespace]: while it matches, these are what they
 // were, if it was read before them. Its index is 0 without [Options.Epochs].
-func (z *Zone) ClientMark() epoch.Mark { return z.view.index.clients.mark() }
+func (z *Zone) ClientMark() epoch.Mark { return z.view.clientMark() }
 
 // Mark returns the epoch mark of r, the answer that [Zone.Answer] has just given to q: when
 // it no longer matches, a copy of r is invalid. An answer made from one Service, or denied

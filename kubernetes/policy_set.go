@@ -1,0 +1,395 @@
+package kubernetes
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
+)
+
+// policySet finds out which DNSPolicies bind which pods of the node, and tells the table. It is safe for concurrent use. A nil
+// policySet does nothing.
+//
+// It keeps the policies of all namespaces, packed: a pod that comes must not wait for the API server. Only those that
+// bind a pod of the node are compiled. A change of a policy or of a pod costs one comparison of a selector for each pod or
+// policy of its namespace.
+//
+// A pod in the node's network namespace has no address of its own, and no policy binds it. An address that several pods
+// claim belongs to the one that is not terminating; if that is not certain, the policies of all of them bind it.
+type policySet struct {
+	view     *View
+	table    *dnspolicy.Table
+	counters *dnspolicy.Counters // may be nil
+
+	mu         sync.Mutex
+	namespaces map[string]*policyNamespace
+	claims     map[netip.Addr][]*policyPod
+	classes    map[string]*dnspolicy.Class // in use, by the policies that they consist of
+	lastID     uint32                      // of a class
+	lastSeq    uint64                      // of a record
+	// policiesListed and podsListed say that there was a whole list.
+	policiesListed, podsListed bool
+	closed                     bool
+}
+
+// policyNamespace is what is known of a namespace.
+type policyNamespace struct {
+	policies map[string]*policyRecord // by name
+	pods     map[string]*policyPod    // of the node, by key
+	size     int                      // of all policies
+}
+
+// policyPod is a pod of the node.
+type policyPod struct {
+	addrs  []netip.Addr
+	labels labels.Set
+	// bindsAll says that the pod has more labels than are kept, and all policies of its namespace bind it.
+	bindsAll    bool
+	terminating bool
+	policies    []*policyRecord // that bind it, by name
+}
+
+const (
+	// maxPodLabels bounds the labels that are kept of a pod, in bytes. Tenants choose them.
+	maxPodLabels = 64 << 10
+	// maxPodPolicies bounds the policies that bind a pod: a query whose reply is not kept takes time in proportion to them.
+	maxPodPolicies = 64
+)
+
+// newPolicySet returns a policySet that fills table; nil for nil.
+func newPolicySet(v *View, table *dnspolicy.Table, counters *dnspolicy.Counters) *policySet {
+	if table == nil {
+		return nil
+	}
+	table.Mark = v.clientMark
+	return &policySet{
+		view: v, table: table, counters: counters, lastID: dnspolicy.FirstID - 1,
+		namespaces: make(map[string]*policyNamespace), claims: make(map[netip.Addr][]*policyPod), classes: make(map[string]*dnspolicy.Class),
+	}
+}
+
+// Policies returns the table that the view fills, nil for none.
+func (v *View) Policies() *dnspolicy.Table {
+	if v.policies == nil {
+		return nil
+	}
+	return v.policies.table
+}
+
+// knowsPolicies reports whether the policies and the pods have been listed, or there is nothing to wait for.
+func (v *View) knowsPolicies() bool {
+	return v.policies == nil || v.policies.table.Known() || v.outages.Rejects(dnsPolicies.plural()) || v.outages.Rejects(pods.plural())
+}
+
+// namespace returns the namespace of that name, and creates it if necessary. s is locked, also below.
+func (s *policySet) namespace(name string) *policyNamespace {
+	ns := s.namespaces[name]
+	if ns == nil {
+		ns = &policyNamespace{policies: make(map[string]*policyRecord), pods: make(map[string]*policyPod)}
+		s.namespaces[name] = ns
+	}
+	return ns
+}
+
+// put adds a policy, or replaces the one of that name.
+func (s *policySet) put(rec *policyRecord, f *faults) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns := s.namespace(rec.namespace)
+	old := ns.policies[rec.name]
+	size := ns.size
+	if old != nil {
+		size -= old.size
+	}
+	if size+rec.size > maxNamespaceNames {
+		f.add("the policies of the namespace have more than %d names, so that this one allows none", maxNamespaceNames)
+		rec.cut()
+	}
+	if old != nil && old.same(rec) {
+		return
+	}
+	s.lastSeq++
+	rec.seq = s.lastSeq
+	ns.size = size + rec.size
+	ns.policies[rec.name] = rec
+	ns.replace(old, rec)
+	s.publish()
+}
+
+// drop removes a policy.
+func (s *policySet) drop(namespace, name string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns := s.namespaces[namespace]
+	if ns == nil || ns.policies[name] == nil {
+		return
+	}
+	old := ns.policies[name]
+	ns.size -= old.size
+	delete(ns.policies, name)
+	ns.replace(old, nil)
+	s.removeIfEmpty(namespace)
+	s.publish()
+	s.counters.Forget(namespace, name)
+}
+
+// replace replaces a policy by another one, of which either may be nil, for the pods that they bind.
+func (ns *policyNamespace) replace(old, rec *policyRecord) {
+	for _, p := range ns.pods {
+		p.release(old)
+		p.bind(rec)
+	}
+}
+
+// bind adds rec, which may be nil, to the policies of p if it selects p.
+func (p *policyPod) bind(rec *policyRecord) {
+	if rec == nil || !p.bindsAll && !rec.selector.Matches(p.labels) {
+		return
+	}
+	at, _ := slices.BinarySearchFunc(p.policies, rec, (*policyRecord).compare)
+	p.policies = slices.Insert(p.policies, at, rec)
+	rec.pods++
+}
+
+// release removes rec from the policies of p, if it is one of them.
+func (p *policyPod) release(rec *policyRecord) {
+	if at := slices.Index(p.policies, rec); at >= 0 {
+		p.policies = slices.Delete(p.policies, at, at+1)
+		if rec.pods--; rec.pods == 0 {
+			rec.compiled = nil
+		}
+	}
+}
+
+// compare orders the policies of a pod.
+func (rec *policyRecord) compare(other *policyRecord) int {
+	return cmp.Or(strings.Compare(rec.namespace, other.namespace), strings.Compare(rec.name, other.name))
+}
+
+// putPod adds or replaces the pod o, of which rec is the record. Pods of other nodes are ignored.
+func (s *policySet) putPod(o *corev1.Pod, rec *pod) {
+	switch {
+	case s == nil:
+		return
+	case !rec.onNode || rec.hostNetwork:
+		s.dropPod(o.Namespace, rec.name)
+		return
+	}
+	p := &policyPod{terminating: rec.terminating}
+	size := 0
+	for key, value := range o.Labels {
+		size += len(key) + len(value)
+	}
+	if p.bindsAll = size > maxPodLabels; !p.bindsAll {
+		p.labels = maps.Clone(o.Labels)
+	}
+	for _, ip := range rec.ips {
+		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
+			p.addrs = append(p.addrs, a)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ns := s.namespace(o.Namespace)
+	if old := ns.pods[rec.name]; old != nil && old.same(p) { // most changes of a pod are of its status
+		return
+	}
+	for _, rec := range ns.policies { // before the old pod releases them: what is compiled stays
+		p.bind(rec)
+	}
+	s.unclaim(ns, rec.name)
+	ns.pods[rec.name] = p
+	for _, a := range p.addrs {
+		s.claims[a] = append(s.claims[a], p)
+	}
+	s.publish()
+}
+
+// same reports whether p and other have the same addresses and labels.
+func (p *policyPod) same(other *policyPod) bool {
+	return slices.Equal(p.addrs, other.addrs) && maps.Equal(p.labels, other.labels) && p.bindsAll == other.bindsAll && p.terminating == other.terminating
+}
+
+// dropPod removes the pod with that key.
+func (s *policySet) dropPod(namespace, key string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ns := s.namespaces[namespace]; ns != nil && ns.pods[key] != nil {
+		s.unclaim(ns, key)
+		s.removeIfEmpty(namespace)
+		s.publish()
+	}
+}
+
+// unclaim removes the pod with that key, if there is one, and its claims.
+func (s *policySet) unclaim(ns *policyNamespace, key string) {
+	p := ns.pods[key]
+	if p == nil {
+		return
+	}
+	delete(ns.pods, key)
+	for len(p.policies) > 0 {
+		p.release(p.policies[0])
+	}
+	for _, a := range p.addrs {
+		if s.claims[a] = slices.DeleteFunc(s.claims[a], func(q *policyPod) bool { return q == p }); len(s.claims[a]) == 0 {
+			delete(s.claims, a)
+		}
+	}
+}
+
+func (s *policySet) removeIfEmpty(namespace string) {
+	if ns := s.namespaces[namespace]; len(ns.policies) == 0 && len(ns.pods) == 0 {
+		delete(s.namespaces, namespace)
+	}
+}
+
+// setListed records that all policies, or all pods of the node, have been listed once.
+func (s *policySet) setListed(r resource) {
+	if s == nil || r != dnsPolicies && r != pods {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.policiesListed, s.podsListed = s.policiesListed || r == dnsPolicies, s.podsListed || r == pods
+	s.publish()
+}
+
+// close makes later changes have no effect.
+func (s *policySet) close() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// publish tells the table the classes of all addresses, once all policies and pods are known.
+func (s *policySet) publish() {
+	if s.closed || !s.policiesListed || !s.podsListed {
+		return
+	}
+	inUse := make(map[string]*dnspolicy.Class)
+	byAddr := make(map[netip.Addr]*dnspolicy.Class, len(s.claims))
+	for a, pods := range s.claims {
+		byAddr[a] = s.class(policiesOf(pods), inUse)
+	}
+	s.classes = inUse
+	s.table.Set(byAddr, true, s.view.moveClients)
+}
+
+// policiesOf returns the policies that bind an address which these pods claim.
+func policiesOf(pods []*policyPod) []*policyRecord {
+	var staying []*policyPod
+	for _, p := range pods {
+		if !p.terminating {
+			staying = append(staying, p)
+		}
+	}
+	if len(staying) == 1 {
+		pods = staying
+	}
+	if len(pods) == 1 {
+		return pods[0].policies
+	}
+	var all []*policyRecord
+	for _, p := range pods {
+		all = append(all, p.policies...)
+	}
+	slices.SortFunc(all, (*policyRecord).compare)
+	return slices.Compact(all)
+}
+
+// class returns the class of the clients that these policies bind, nil for none, and adds it to inUse.
+func (s *policySet) class(list []*policyRecord, inUse map[string]*dnspolicy.Class) *dnspolicy.Class {
+	if len(list) == 0 {
+		return nil
+	}
+	var key []byte
+	for _, rec := range list {
+		key = append(strconv.AppendUint(key, rec.seq, 36), ' ')
+	}
+	c := cmp.Or(inUse[string(key)], s.classes[string(key)])
+	if c == nil {
+		s.lastID++
+		c = dnspolicy.NewClass(s.lastID, s.compile(list))
+	}
+	inUse[string(key)] = c
+	return c
+}
+
+// compile compiles the policies of a class. In place of too many it returns one that allows nothing, or if they deny nothing either, the
+// first of them.
+func (s *policySet) compile(list []*policyRecord) (policies []*dnspolicy.Policy) {
+	if len(list) > maxPodPolicies {
+		if slices.ContainsFunc(list, func(rec *policyRecord) bool { return !rec.audit }) {
+			return []*dnspolicy.Policy{{Namespace: list[0].namespace, Name: tooManyPolicies, Counts: s.counters.Of(list[0].namespace, tooManyPolicies)}}
+		}
+		list = list[:maxPodPolicies]
+	}
+	for _, rec := range list {
+		policies = append(policies, rec.policy(s.counters))
+	}
+	return policies
+}
+
+// tooManyPolicies stands for the policies of a pod that more than maxPodPolicies bind.
+const tooManyPolicies = "(more than 64)"
+
+// all returns the namespaces and names of all policies.
+func (s *policySet) all() (list [][2]string) {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ns := range s.namespaces {
+		for _, rec := range ns.policies {
+			list = append(list, [2]string{rec.namespace, rec.name})
+		}
+	}
+	return list
+}
+
+// PolicyStats are the policies that a view keeps.
+type PolicyStats struct {
+	// Policies and Names are all of them, with the entries of their lists. Bound are those that bind a pod of the node.
+	Policies, Names, Bound int
+}
+
+// PolicyStats returns what the view keeps of policies; ok is false if it watches none.
+func (v *View) PolicyStats() (st PolicyStats, ok bool) {
+	s := v.policies
+	if s == nil {
+		return PolicyStats{}, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ns := range s.namespaces {
+		st.Policies, st.Names = st.Policies+len(ns.policies), st.Names+ns.size
+		for _, rec := range ns.policies {
+			if rec.pods > 0 {
+				st.Bound++
+			}
+		}
+	}
+	return st, true
+}
