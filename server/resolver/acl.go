@@ -221,6 +221,9 @@ func (r *Request) deny() bool {
 		r.reply.SetEDE(wire.EDEFiltered)
 	case hidden:
 		r.reply.Fail(wire.NXDomain)
+	case forbidden:
+		r.denyByPolicy()
+		return true
 	default:
 		r.reply.Fail(wire.NoError) // which is not sent
 	}

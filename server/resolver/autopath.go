@@ -195,5 +195,6 @@ func (r *Request) takeReply(other *Request) {
 		r.reply.Fail(wire.NXDomain)
 	}
 	r.source, r.ordered, r.err = fromSearch, other.ordered, other.err
+	r.verdicts &^= forbidden | audited // of the first name, which the client need not have
 	r.inherit(other)
 }

@@ -195,6 +195,7 @@ func (r *Request) follow(target wire.Name) (sub *Request, o Outcome) {
 	if sub, o = r.lookup([]byte(target), r.hops+1); o == WouldWait { // only in a dry run
 		return nil, WouldWait
 	}
+	r.followed = true
 	if r.err = sub.err; r.err == nil {
 		r.reply.CopyTC(&sub.reply)
 		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))

@@ -421,6 +421,8 @@ type isolation struct {
 	text    string      // the Corefile
 	partial bool        // a block has less of the cluster than open, which an alias may lead to
 	verdict map[tenantQuestion]bool
+	// sameGroup says whether another client is in a group as far as policies are concerned; nil: there are none.
+	sameGroup func(other netip.Addr, g *resolver.ClientGroup) bool
 
 	triples, denials, told, kept int
 	withheld                     map[string]int // names that an answer of open tells, and that are kept from a client, by how
@@ -561,8 +563,11 @@ func (w *isolation) check(q tenantQuestion) {
 		return
 	}
 	for other := range tenants {
+		if w.sameGroup != nil && !w.sameGroup(netip.MustParseAddr(other), &group) {
+			continue
+		}
 		class, _ := w.d.rt.ClassOf(netip.MustParseAddr(other))
-		if ns := tenants[other]; group.IsAll() || (group.ACLs == nil || class == group.Class) && (group.Of == nil || ns != "" && string(group.Namespace[1:]) == ns) {
+		if ns := tenants[other]; group.IsAll() || (group.ACLs == nil || class == group.Class) && (group.Of == nil || ns != "" && string(group.Namespace) == string(byte(len(ns)))+ns) {
 			w.kept++
 			if got := withoutSerials(w.d.answer(other, q.name, q.qtype)); got != text {
 				w.t.Errorf("%s: %s %s is %s, and the kept reply of %s: %s\n%s", other, q.name, dns.TypeToString[q.qtype], got, q.client, text, w.text)

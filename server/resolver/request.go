@@ -10,6 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -54,6 +55,7 @@ type Request struct {
 	direct      bool  // this is the client's query, and its reply is sent
 	onPath      bool  // this is a subquery for a name on the client's search path
 	probe       bool  // only the rcode of the reply counts: aliases are not followed, names in it not judged
+	madeByRule  bool  // this is a question that a rewrite rule asks in place of the client's
 	metered     bool  // counted for the client's limit
 	// tappedAt is when the query arrived, as its CLIENT_QUERY says; zero: none was sent.
 	tappedAt time.Time
@@ -86,25 +88,30 @@ type Request struct {
 // result is what one run of the path finds out, besides the reply. The next run begins
 // with the zero value.
 type result struct {
-	routes    *Routes
-	zone      *Zone
-	source    source
-	pool      *upstream.Pool // to forward the query to
-	verdicts  verdicts
-	rule      wire.Name        // the zone of the ACL rule that matched, "" for none
-	ordered   bool             // the order of the answers must stay
-	rewritten bool             // a rewrite rule matches the client's query
-	searched  bool             // the client's search path was followed
-	viaSearch bool             // the reply is to another name on the client's search path
-	clients   ClientGroup      // the clients that the search path depends on
-	hosts     epoch.Mark       // of the zone's hosts table when it was asked
-	shed      bool             // there was no place to wait in, or it was lost
-	overLimit bool             // of the client, see [ClientLimit]
-	unsent    bool             // no reply is sent because of it
-	waste     bool             // the client's query is counted as search waste
-	outgoing  authority.Stream // the zone transfer that begins with the reply; nil for none
-	signer    authority.Signer // signs the reply; nil: it is not signed
-	err       error            // to be logged: why the reply is an error, or incomplete
+	routes   *Routes
+	zone     *Zone
+	source   source
+	pool     *upstream.Pool // to forward the query to
+	verdicts verdicts
+	rule     wire.Name        // the zone of the ACL rule that matched, "" for none
+	policy   *dnspolicy.Class // of the client
+	denial   dnspolicy.Denial // by policy
+	// policyMark is the mark of policy.
+	policyMark epoch.Mark
+	followed   bool             // an alias in the reply was followed
+	ordered    bool             // the order of the answers must stay
+	rewritten  bool             // a rewrite rule matches the client's query
+	searched   bool             // the client's search path was followed
+	viaSearch  bool             // the reply is to another name on the client's search path
+	clients    ClientGroup      // the clients that the search path depends on
+	hosts      epoch.Mark       // of the zone's hosts table when it was asked
+	shed       bool             // there was no place to wait in, or it was lost
+	overLimit  bool             // of the client, see [ClientLimit]
+	unsent     bool             // no reply is sent because of it
+	waste      bool             // the client's query is counted as search waste
+	outgoing   authority.Stream // the zone transfer that begins with the reply; nil for none
+	signer     authority.Signer // signs the reply; nil: it is not signed
+	err        error            // to be logged: why the reply is an error, or incomplete
 }
 
 // Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what
@@ -218,7 +225,8 @@ func (r *Request) derive(sub *Request) {
 		sub.now = clock.Now() // r may have waited
 	}
 	sub.ctx, sub.budget, sub.lookups, sub.trace = r.ctx, r.budget, r.lookups, r.trace
-	sub.result = result{routes: r.routes}
+	sub.madeByRule = false
+	sub.result = result{routes: r.routes, policy: r.policy, policyMark: r.policyMark}
 }
 
 // parse makes sub, which r has derived, the request for name and qtype. packet and reply are

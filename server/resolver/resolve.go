@@ -36,7 +36,8 @@ const (
 //     rewrite rule turns it into IN.
 //  5. The zone's built-in names (`local`, `any`) need no data source and no permission.
 //  6. A rewrite rule asks another question in place of the client's ([Routes.applyRewrite]).
-//  7. The zone's sources and the client's search path are asked ([Routes.ask]).
+//  7. The zone's sources and the client's search path are asked ([Routes.ask]), if access lists and the policies
+//     that bind the client allow it.
 //  8. IPv6 addresses are made of IPv4 ones where a name has none (`dns64`).
 //
 // The same function runs with and without permission to wait. Without, it never blocks and
@@ -79,6 +80,11 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 	case inet && z.builtin(r):
 		return Answered
 	}
+	if rt.policies != nil && r.direct {
+		if o := r.bind(); o != notMine {
+			return o
+		}
+	}
 	if z.Header != nil {
 		r.Query.ChangeRD(z.Header.Query.Set, z.Header.Query.Clear)
 	}
@@ -94,24 +100,33 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 	return o
 }
 
-// ask asks the sources of r's zone, between the two halves of the ACL: the client must be
-// allowed to ask (acl.go), also for the names that the reply leads to (vet.go). What does
-// not exist may be found further down the client's search path, which subqueries for an
-// alias or for a name on that path do not have.
+// ask asks the sources of r's zone, between the two halves of the ACL and the policies: the client must be
+// allowed to ask (acl.go, policy.go), also for the names that the reply leads to (vet.go). What does
+// not exist, or is denied by a policy as if it did not, may be found further down the client's search path, which
+// subqueries for an alias or for a name on that path do not have.
 func (rt *Routes) ask(r *Request) Outcome {
 	z := r.zone
 	if z.denied(r) {
 		return Answered
 	}
+	o := Answered
+	if !rt.forbids(r) {
+		o = z.vetted(r)
+	}
+	if z.Autopath != nil && r.hops == 0 && !r.onPath {
+		o = rt.autopath(r, o)
+	}
+	return o
+}
+
+// vetted asks the zone's sources, and takes from the reply what the client can't use or may not have.
+func (z *Zone) vetted(r *Request) Outcome {
 	o := z.sources(r)
 	if z.AAAA != nil && o == Answered && hasIPv6(r.Query.Type) {
 		z.withholdIPv6(r)
 	}
 	if z.lists != nil && o == Answered {
 		r.vet()
-	}
-	if z.Autopath != nil && r.hops == 0 && !r.onPath {
-		o = rt.autopath(r, o)
 	}
 	return o
 }

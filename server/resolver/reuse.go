@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -18,6 +19,8 @@ type Reusable struct {
 	reply.Terms
 	// Clients are the only clients that get the reply; zero: all do.
 	Clients ClientGroup
+	// ByPolicy says that of Clients, only the class of the policies counts.
+	ByPolicy bool
 	// Logged says that some of the queries that the reply answers are logged.
 	Logged bool
 
@@ -26,15 +29,18 @@ type Reusable struct {
 	hosts epoch.Mark
 }
 
-// ClientGroup is the clients that get the same replies where these depend on the client: on its namespace, on access lists, or
-// on whether it has an IPv6 address. The zero ClientGroup is all clients.
+// ClientGroup is the clients that get the same replies where these depend on the client: on its namespace, on access lists, on
+// policies, or on whether it has an IPv6 address. The zero ClientGroup is all clients.
 type ClientGroup struct {
 	// Of is the directive that looks at the namespace; nil: nothing depends on it.
 	Of *Autopath
 	// Namespace is the clients' namespace as a label, nil if it is not known. It must not be changed.
 	Namespace []byte
-	// Mark moves before a client gets another namespace; zero without Of.
+	// Mark moves before a client gets another namespace or other policies; zero without Of and Policies.
 	Mark epoch.Mark
+	// Policies is the table that has the clients' class Policy; nil: nothing depends on it.
+	Policies *dnspolicy.Table
+	Policy   *dnspolicy.Class
 	// ACLs are the routes by whose access lists the clients have the Class; nil: nothing depends on them.
 	ACLs  *Routes
 	Class uint64
@@ -46,7 +52,9 @@ type ClientGroup struct {
 func (g *ClientGroup) known() bool { return g.Of == nil || g.Namespace != nil && g.Mark.Index != 0 }
 
 // IsAll reports whether g is all clients.
-func (g *ClientGroup) IsAll() bool { return g.Of == nil && g.ACLs == nil && g.Family == ClientFamily{} }
+func (g *ClientGroup) IsAll() bool {
+	return g.Of == nil && g.ACLs == nil && g.Policies == nil && g.Family == ClientFamily{}
+}
 
 // clientGroup returns the clients that get r's reply. If it depends on one part of the group, the group has both, so that
 // a client has one group for all replies of a listener.
@@ -66,16 +74,32 @@ func (r *Request) clientGroup() (g ClientGroup) {
 			g.Of, g.Namespace = nil, nil
 		}
 	}
+	if rt.policies != nil {
+		g.Policies, g.Policy, g.Mark = rt.policies, r.policy, r.policyMark // the mark is read before both
+	}
 	return g
 }
 
-// byClient returns the verdicts on r's client that r's reply depends on: those of access lists, and byFamily.
+// isByPolicy reports whether of r's client, only its policies count for the reply.
+func (r *Request) isByPolicy() bool { return r.clients.Of == nil && r.byClient() == byPolicy }
+
+// hasOtherMark reports whether r's client may get another namespace without a move of the mark of its policies.
+func (r *Request) hasOtherMark() bool {
+	for _, s := range []*Autopath{r.clients.Of, r.routes.search} {
+		if s != nil && s.clientMark().Index != r.policyMark.Index {
+			return true
+		}
+	}
+	return false
+}
+
+// byClient returns the verdicts on r's client that r's reply depends on: those of access lists, byFamily and byPolicy.
 func (r *Request) byClient() (v verdicts) {
 	v = r.verdicts
 	if r.searched && r.Sources != nil {
 		v |= r.Sources.verdicts
 	}
-	return v & (byACL | byFamily)
+	return v & (byACL | byFamily | byPolicy)
 }
 
 // byACL are the verdicts of access lists that let a reply pass.
@@ -102,7 +126,7 @@ func (r *Request) reuse() (t Reusable, refusal reuseRefusal) {
 			t.More = append(r.Sources.more(), t.hosts)
 		}
 	}
-	t.MaxSize, t.Waste, t.Clients = r.zone.maxSize(r), r.waste, r.clientGroup()
+	t.MaxSize, t.Waste, t.Clients, t.ByPolicy = r.zone.maxSize(r), r.waste, r.clientGroup(), r.isByPolicy()
 	if m := t.Clients.Family.Mark; r.byClient()&byFamily != 0 && m.Index != t.Mark.Index { // the view says which addresses a pod has
 		if t.More == nil {
 			t.More = r.Sources.more()
@@ -165,6 +189,7 @@ const (
 	refusedDirective // see [Zone.AgentOnly]
 	refusedRewrite
 	refusedACL
+	refusedAudit
 	refusedClient
 	refusedSearch // see [ReplySources]
 	refusedRcode
@@ -217,10 +242,14 @@ func (r *Request) hasSource() bool {
 // clientRefusal returns why it is not known which other clients get r's reply.
 func (r *Request) clientRefusal() reuseRefusal {
 	switch {
-	case r.verdicts&^(byACL|byFamily) != 0, r.byClient()&byACL != 0 && r.routes.aclClasses == nil:
+	case r.verdicts&audited != 0:
+		return refusedAudit
+	case r.verdicts&^(byACL|byFamily|byPolicy) != 0, r.byClient()&byACL != 0 && r.routes.aclClasses == nil:
 		return refusedACL
-	case !r.clients.known():
+	case !r.clients.known(), r.verdicts&byPolicy != 0 && r.hasOtherMark():
 		return refusedClient
+	case r.verdicts&byPolicy != 0 && r.policyMark.Index == 0:
+		return refusedMark
 	case r.byClient()&byFamily != 0 && r.routes.pods.Mark().Index == 0:
 		return refusedMark
 	}
@@ -269,6 +298,7 @@ var refusalTexts = [...]string{
 	refusedDirective: "the server block has ",
 	refusedRewrite:   "a rewrite rule changes the query or the reply",
 	refusedACL:       "an acl that is about a name in the reply distinguishes too many lists of networks",
+	refusedAudit:     "a DNSPolicy in audit mode would deny the name, which is counted for each query",
 	refusedClient:    "the reply depends on the namespace of the client, which is not known",
 	refusedSearch:    "an answer for another name of the search path is not copied",
 	refusedRcode:     "only replies with NOERROR and NXDOMAIN are copied",

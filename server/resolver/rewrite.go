@@ -22,11 +22,11 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 	switch {
 	case err != nil:
 		return r.failWith(err)
-	case matched && r.zone.denied(r): // by the client's own question
+	case matched && (r.zone.denied(r) || rt.forbids(r)): // by the client's own question
 		return Answered
 	case matched && sub.change.Class == wire.ClassIN:
 		sub.ask(r, sub.change.Name(), sub.change.Type)
-		sub.zone = r.zone
+		sub.zone, sub.madeByRule = r.zone, true
 		sub.Query.Options, sub.Query.Uncached = sub.change.Options(), sub.change.Uncached()
 		return rt.askRewritten(r, sub)
 	case r.Query.Class != wire.ClassIN:
@@ -57,7 +57,10 @@ func (rt *Routes) askRewritten(r *Request, sub *subquery) Outcome {
 		return WouldWait
 	}
 	r.source, r.ordered, r.viaSearch = sub.source, sub.ordered, sub.viaSearch
-	r.verdicts, r.rule = sub.verdicts, sub.rule
+	r.verdicts, r.rule = sub.verdicts|r.verdicts&audited, sub.rule
+	if sub.verdicts&forbidden != 0 {
+		r.denial = sub.denial
+	}
 	if !r.reply.Rewrite(&sub.reply, &sub.change, other) {
 		return r.failWith(rewrite.ErrInvalidName)
 	}

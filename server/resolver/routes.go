@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/expression"
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -51,6 +52,10 @@ type Routes struct {
 	pods *podrange.Ranges
 	// search is the directive that looks at the clients' namespaces, if there is exactly one.
 	search *Autopath
+	// policies are those of [Routes.BindPolicies].
+	policies *dnspolicy.Table
+	// acls is set if a zone has an ACL.
+	acls bool
 	// dropped counts the queries that no zone takes.
 	dropped *Zone
 }
@@ -72,7 +77,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.classes = rt.classes || z.Chaos != nil || z.Rewrite.RewritesClass()
 	}
 	rt.aclClasses, rt.search, rt.pods = newClientClasses(zones), onlySearch(zones), podsOf(zones)
-	if rt.views || slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
+	if rt.acls = slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }); rt.views || rt.acls {
 		for _, z := range zones {
 			z.lists = rt
 		}

@@ -37,11 +37,12 @@ const (
 	fromTransfer
 	fromGRPC
 	fromAAAA
+	fromPolicy
 	sources
 )
 
-// sourceNames are the values of the plugin label: CoreDNS's names, client_limit and aaaa.
-var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer", "grpc", "aaaa"}
+// sourceNames are the values of the plugin label: CoreDNS's names, client_limit, aaaa and dns_policy.
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer", "grpc", "aaaa", "dns_policy"}
 
 // Stats counts the queries of one zone on one address. Each reader has a stripe of counters
 // with a lock that only a scrape contends for, so counting takes no label lookup and no atomic
@@ -344,7 +345,7 @@ func (c *counters) mark(r *Request) {
 		c.localhost++
 	}
 	verdict := r.verdicts & anyVerdict
-	if verdict == 0 || verdict == hidden { // which no ACL has decided
+	if verdict == 0 || verdict == hidden || verdict == forbidden { // which no ACL has decided
 		return
 	}
 	c.countVerdict(verdictKey{r.rule, verdict}, 1)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -11,7 +12,8 @@ import (
 // record leads to. So where a zone of the routes has an ACL, every name in a reply is judged
 // as if the client had asked for it, by the zone that would take that query, or if there is
 // none by the zone of the question. Where a zone has a view, names are also judged by what the
-// client would get for them ([vetting.hides]). [vetting.ruling] decides both. Each reply is judged anew,
+// client would get for them ([vetting.hides]), and where policies bind the client, by these ([vetting.byPolicy]).
+// [vetting.ruling] decides all of it. Each reply is judged anew,
 // because the next client may be another one.
 //
 //   - The names of the chain are the owners in the answer section and the targets of CNAME,
@@ -35,10 +37,10 @@ const vettedUDP = 4096
 // which then says so.
 func (rt *Routes) vet(r *Request) bool {
 	switch {
-	case r.probe:
+	case r.probe || !rt.views && !rt.acls && r.policy == nil:
 		return false
 	case r.verdicts&anyDenial != 0: // of what an alias leads to
-		return r.source == fromACL || r.deny()
+		return r.source == fromACL || r.source == fromPolicy || r.deny()
 	case r.source == fromWhoami || r.reply.Count(wire.Answer)+r.reply.Count(wire.Additional) == 0:
 		return false
 	}
@@ -80,15 +82,16 @@ type vetting struct {
 	stay         int   // answers that stay, of those that may be left out
 }
 
-// ruling is a verdict and the zone of the rule behind it.
+// ruling is a verdict, and the zone of the rule or the policy behind it.
 type ruling struct {
 	verdict verdicts
 	zone    wire.Name
+	denial  dnspolicy.Denial
 }
 
 // strictness orders verdicts; a higher one is stricter.
 func strictness(v verdicts) int {
-	return slices.Index([]verdicts{allowed, hidden, filtered, blocked, dropped}, v)
+	return slices.Index([]verdicts{allowed, hidden, forbidden, filtered, blocked, dropped}, v)
 }
 
 // add replaces r by other if other is stricter.
@@ -170,10 +173,13 @@ func (v *vetting) backward(n *wire.NameRef) ruling {
 	return r
 }
 
-// ruling returns the ruling on a query from the client for name and qtype, by access lists and by views. alias says that the
+// ruling returns the ruling on a query from the client for name and qtype, by access lists, by policies and by views. alias says that the
 // reply tells the name in addition to an address.
 func (v *vetting) ruling(name []byte, qtype uint16, alias bool) ruling {
 	r := v.judge(name, qtype)
+	if r.verdict == allowed && v.rt.policies != nil {
+		r = v.byPolicy(name, alias)
+	}
 	if r.verdict == allowed && v.rt.views && v.hides(name, qtype, alias) {
 		r.verdict = hidden
 	}
@@ -280,7 +286,7 @@ func (v *vetting) judge(name []byte, qtype uint16) ruling {
 	}
 	v.r.verdicts |= listed
 	verdict, zone := z.ACL.judge(name, qtype, v.r.Client.Addr(), &v.decisions)
-	return ruling{verdict, zone}
+	return ruling{verdict: verdict, zone: zone}
 }
 
 // conclude applies the judgement. It returns true if nothing of the reply is left.
@@ -302,8 +308,12 @@ func (v *vetting) conclude() bool {
 
 // sentence replies as the ruling says.
 func (r *Request) sentence(by ruling) {
-	r.verdicts, r.rule = r.verdicts&^anyVerdict|by.verdict, by.zone
-	if r.trace != nil {
+	r.verdicts, r.rule, r.denial = r.verdicts&^anyVerdict|by.verdict, by.zone, by.denial
+	switch {
+	case r.trace == nil:
+	case by.verdict == forbidden:
+		r.tracePolicy(&by.denial, nil, " because of another name that the reply leads to")
+	default:
 		r.traceVerdict("because of another name that the reply leads to")
 	}
 	r.deny()
@@ -338,7 +348,7 @@ func (rt *Routes) deniedElsewhere(r *Request) bool {
 		r.verdicts |= listed
 		return false
 	}
-	r.sentence(ruling{verdict, zone})
+	r.sentence(ruling{verdict: verdict, zone: zone})
 	return true
 }
 
@@ -356,6 +366,6 @@ func (r *Request) vet() bool {
 func (r *Request) inherit(other *Request) {
 	r.verdicts |= other.verdicts & (listed | byFamily)
 	if other.verdicts&anyDenial != 0 {
-		r.verdicts, r.rule = r.verdicts&^anyVerdict|other.verdicts&anyVerdict, other.rule
+		r.verdicts, r.rule, r.denial = r.verdicts&^anyVerdict|other.verdicts&anyVerdict, other.rule, other.denial
 	}
 }

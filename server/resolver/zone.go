@@ -107,7 +107,7 @@ type Zone struct {
 	failed limiter
 	// origins are Cluster's; set by NewRoutes.
 	origins []wire.Name
-	// lists are the zone's routes if one of their zones has an ACL or a view, else nil.
+	// lists are the zone's routes if one of their zones has an ACL or a view, or if policies bind clients, else nil.
 	lists *Routes
 	// next is the next zone with the same name, which gets the queries that View does not
 	// match; nil for none.
