@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/reply"
@@ -41,6 +42,8 @@ type keptReplies struct {
 	cache  *reply.Cache[*keptReply]
 	config *activeConfig // what the replies are of
 	paused bool          // for this batch
+	// policies are those of config.
+	policies *dnspolicy.Table
 	// hits are the batch's hits, and latency is the time that each of them took.
 	hits    []clients.Hit
 	latency time.Duration
@@ -81,7 +84,7 @@ func (p *keptReplies) begin(cfg *activeConfig, now time.Duration) {
 	defer p.recoverPanic()
 	if p.config != cfg {
 		p.cache.Clear(p.s.replyCaches.now(now))
-		p.config = cfg
+		p.config, p.policies = cfg, cfg.Routes.Policies()
 	}
 	p.paused = cfg.Routes.Tail.Attached() || cfg.Routes.StartWaiting
 }
@@ -92,7 +95,8 @@ func (p *keptReplies) find(r *resolver.Request, d *udp.Packet) (found, wanted bo
 		return false, false
 	}
 	defer p.recoverPanic()
-	msg, e, wanted := p.cache.Get(r.Query.Packet, r.OverIPv6(), p.s.replyCaches.now(r.Arrival), d.Out[:0])
+	whom := reply.For{IPv6: r.OverIPv6(), Class: p.policies.ID(r.Client.Addr())}
+	msg, e, wanted := p.cache.Get(r.Query.Packet, whom, p.s.replyCaches.now(r.Arrival), d.Out[:0])
 	if e == nil {
 		return false, wanted
 	}
@@ -100,14 +104,19 @@ func (p *keptReplies) find(r *resolver.Request, d *udp.Packet) (found, wanted bo
 	return true, false
 }
 
-// keep implements replySink. A reply is kept if it is as good for the next client that asks the same.
+// keep implements replySink. A reply is kept if it is as good for the next client that asks the same and is bound by the same
+// policies.
 func (p *keptReplies) keep(r *resolver.Request, t *resolver.Reusable, a *reply.Answer) {
-	if t.Logged || !t.Clients.IsAll() {
+	if t.Logged || !t.Clients.IsAll() && !t.ByPolicy {
 		return
+	}
+	whom := reply.For{IPv6: r.OverIPv6()}
+	if c := t.Clients.Policy; c != nil {
+		whom.Class = c.ID
 	}
 	owner := &keptReply{HitCounter: r.HitCounter(t, len(a.Reply)), replies: p}
 	owner.atOnce = owner.NeedsEachUse()
-	p.cache.Put(a, r.OverIPv6(), owner, p.s.replyCaches.now(r.Arrival))
+	p.cache.Put(a, whom, owner, p.s.replyCaches.now(r.Arrival))
 }
 
 // end implements replySink.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/reply"
@@ -44,6 +45,8 @@ type clientGroup struct {
 	acls      *resolver.Routes
 	class     uint64
 	family    resolver.ClientFamily
+	policies  *dnspolicy.Table
+	policy    *dnspolicy.Class
 }
 
 // maxGroups is how many groups have a number. A node has pods of some hundred namespaces at most; one that gets
@@ -56,12 +59,12 @@ func (c *kernelPath) group(g *resolver.ClientGroup) kernelpath.Group {
 		return kernelpath.Group{}
 	}
 	mark := g.Mark
-	if g.Of == nil {
+	if g.Of == nil && g.Policies == nil {
 		mark = epoch.Mark{Index: c.fixed.Index, Value: fixedEpoch}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class, g.Family}
+	key := clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class, g.Family, g.Policies, g.Policy}
 	n, ok := c.groups[key]
 	if !ok {
 		if c.groups == nil || len(c.groups) >= maxGroups {

@@ -61,13 +61,21 @@ type set[O Owner] struct {
 	entries [ways]*Entry[O] // nil is none
 }
 
+// For says whom a reply is for.
+type For struct {
+	// IPv6 says that the query came over IPv6.
+	IPv6 bool
+	// Class is the clients that get the same replies; others have another one.
+	Class uint32
+}
+
 // Entry is a reply in a Cache.
 type Entry[O Owner] struct {
 	// Owner is what [Cache.Put] was given.
 	Owner O
 
 	query    []byte // behind the ID; nil: there is no reply
-	v6       bool
+	whom     For
 	strength uint8
 	watches  [maxWatches]epoch.Watch
 	nwatches int
@@ -88,23 +96,25 @@ func New[O Owner](n int, tables *Tables) *Cache[O] {
 	return &Cache[O]{tables: tables, seed: maphash.MakeSeed(), sets: make([]set[O], 1<<bits.Len(uint(n-1))/ways)}
 }
 
-// setOf returns the set and the tag, which is not 0, of a query.
-func (c *Cache[O]) setOf(query []byte) (s *set[O], tag uint32) {
-	h := maphash.Bytes(c.seed, query)
+// classFactor spreads the entries of one query for different classes over the sets: the golden ratio, as a fraction of 2^64.
+const classFactor = 0x9E3779B97F4A7C15
+
+// setOf returns the set and the tag, which is not 0, of a query of a class.
+func (c *Cache[O]) setOf(query []byte, class uint32) (s *set[O], tag uint32) {
+	h := maphash.Bytes(c.seed, query) ^ uint64(class)*classFactor
 	return &c.sets[h%uint64(len(c.sets))], uint32(h>>32) | 1
 }
 
 // Get appends the reply to packet at now to buf, and counts a hit. Without a reply the entry is nil, and
 // wanted reports whether the path's reply is worth a [Cache.Put]: one of the last queries of the set that were not
-// found was the same, or a reply to it has just ended. v6 says that the query came over IPv6. Get allocates only
-// to grow buf.
-func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (reply []byte, e *Entry[O], wanted bool) {
+// found was the same, or a reply to it has just ended. Get allocates only to grow buf.
+func (c *Cache[O]) Get(packet []byte, whom For, now time.Duration, buf []byte) (reply []byte, e *Entry[O], wanted bool) {
 	if len(packet) < wire.HeaderLen || len(packet) > maxQuery {
 		return nil, nil, false
 	}
 	query := packet[2:]
-	s, tag := c.setOf(query)
-	if e = s.find(tag, v6, query); e == nil {
+	s, tag := c.setOf(query, whom.Class)
+	if e = s.find(tag, whom, query); e == nil {
 		return nil, nil, s.note(tag)
 	}
 	if !e.valid(now) {
@@ -118,12 +128,12 @@ func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (r
 }
 
 // find returns the entry for a query with that tag, nil if there is none.
-func (s *set[O]) find(tag uint32, v6 bool, query []byte) *Entry[O] {
+func (s *set[O]) find(tag uint32, whom For, query []byte) *Entry[O] {
 	for i, t := range s.tags {
 		if t != tag {
 			continue
 		}
-		if e := s.entries[i]; e != nil && e.v6 == v6 && bytes.Equal(e.query, query) {
+		if e := s.entries[i]; e != nil && e.whom == whom && bytes.Equal(e.query, query) {
 			return e
 		}
 	}
@@ -169,21 +179,21 @@ func (e *Entry[O]) valid(now time.Duration) bool {
 	return e.life.Expires == 0 || now < e.life.Expires
 }
 
-// Put keeps the answer a, whose query Get has not found, for owner. v6 is as in Get. It does nothing if the reply is
+// Put keeps the answer a, whose query Get has not found, for owner. It does nothing if the reply is
 // too long, if it cannot be sent again, or if the replies in its place are asked for more often.
-func (c *Cache[O]) Put(a *Answer, v6 bool, owner O, now time.Duration) {
+func (c *Cache[O]) Put(a *Answer, whom For, owner O, now time.Duration) {
 	packet := a.Query.Packet
 	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.More) >= maxWatches || a.Reply[2]&tcBit != 0 {
 		return
 	}
-	s, tag := c.setOf(packet[2:])
+	s, tag := c.setOf(packet[2:], whom.Class)
 	i := c.victim(s, now)
 	if i < 0 || !s.entries[i].layout.Parse(a) {
 		return
 	}
 	e := s.entries[i]
 	s.tags[i] = tag
-	e.Owner, e.v6, e.strength = owner, v6, 1
+	e.Owner, e.whom, e.strength = owner, whom, 1
 	e.query, e.reply = append(e.query[:0], packet[2:]...), append(e.reply[:0], a.Reply...)
 	e.watches[0], e.nwatches = c.tables.watch(a.Mark), 1
 	for _, m := range a.More {

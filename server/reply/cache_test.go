@@ -95,7 +95,7 @@ func get(t testing.TB, c *reply.Cache[*owner], x exchange, id uint16, now time.D
 	t.Helper()
 	packet := append([]byte(nil), x.query.Packet...)
 	binary.BigEndian.PutUint16(packet, id)
-	b, e, _ := c.Get(packet, false, now, nil)
+	b, e, _ := c.Get(packet, reply.For{}, now, nil)
 	if e == nil {
 		return nil
 	}
@@ -121,9 +121,9 @@ func answers(m *dns.Msg) (list []string) {
 func TestReply(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2"), newTable()
 	c := newCache(table, reply.MinReplies)
-	c.Put(x.answer(table), false, new(owner), 0)
+	c.Put(x.answer(table), reply.For{}, new(owner), 0)
 	for id := range uint16(3) {
-		b, e, _ := c.Get(append([]byte{0, byte(id)}, x.query.Packet[2:]...), false, 0, []byte("before"))
+		b, e, _ := c.Get(append([]byte{0, byte(id)}, x.query.Packet[2:]...), reply.For{}, 0, []byte("before"))
 		if e == nil {
 			t.Fatal("no reply")
 		}
@@ -139,19 +139,19 @@ func TestReply(t *testing.T) {
 func TestKey(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
 	c := newCache(table, reply.MinReplies)
-	c.Put(x.answer(table), false, new(owner), 0)
+	c.Put(x.answer(table), reply.For{}, new(owner), 0)
 	for i := range x.query.Packet {
 		packet := append([]byte(nil), x.query.Packet...)
 		packet[i] ^= 0x20
-		if _, e, _ := c.Get(packet, false, 0, nil); (e != nil) != (i < 2) {
+		if _, e, _ := c.Get(packet, reply.For{}, 0, nil); (e != nil) != (i < 2) {
 			t.Errorf("byte %d: found is %v", i, e != nil)
 		}
 	}
-	if _, e, _ := c.Get(x.query.Packet, true, 0, nil); e != nil {
+	if _, e, _ := c.Get(x.query.Packet, reply.For{IPv6: true}, 0, nil); e != nil {
 		t.Error("a query over IPv6 is answered as one over IPv4")
 	}
 	for n := range x.query.Packet {
-		if _, e, _ := c.Get(x.query.Packet[:n], false, 0, nil); e != nil {
+		if _, e, _ := c.Get(x.query.Packet[:n], reply.For{}, 0, nil); e != nil {
 			t.Errorf("the first %d bytes are answered", n)
 		}
 	}
@@ -164,7 +164,7 @@ func TestTTL(t *testing.T) {
 	const begin = time.Hour
 	a := x.answer(table)
 	a.CountsDown, a.Life, a.Ends, a.Expires = true, 30, begin+30*time.Second, begin+25*time.Second
-	c.Put(a, false, new(owner), begin)
+	c.Put(a, reply.For{}, new(owner), begin)
 	for passed, want := range map[time.Duration]uint32{
 		0: 30, time.Millisecond: 30, time.Second: 29, 24*time.Second + time.Millisecond: 6, 25*time.Second - 1: 6, -time.Minute: 30,
 	} {
@@ -190,7 +190,7 @@ func TestTTL(t *testing.T) {
 func TestMark(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
 	c := newCache(table, reply.MinReplies)
-	c.Put(x.answer(table), false, new(owner), 0)
+	c.Put(x.answer(table), reply.For{}, new(owner), 0)
 	table.Bump(2)
 	table.BumpAny()
 	if get(t, c, x, 1, 0) == nil {
@@ -202,7 +202,7 @@ func TestMark(t *testing.T) {
 	}
 	a := x.answer(table)
 	a.Mark = table.MarkAny()
-	c.Put(a, false, new(owner), 0)
+	c.Put(a, reply.For{}, new(owner), 0)
 	table.BumpAny()
 	if get(t, c, x, 1, 0) != nil {
 		t.Error("the reply survives a change of any group")
@@ -216,7 +216,7 @@ func TestMarks(t *testing.T) {
 	for group := range uint64(2) {
 		a := x.answer(table)
 		a.More = []epoch.Mark{table.Mark(2)}
-		c.Put(a, false, new(owner), 0)
+		c.Put(a, reply.For{}, new(owner), 0)
 		if get(t, c, x, 1, 0) == nil {
 			t.Fatal("no reply")
 		}
@@ -227,7 +227,7 @@ func TestMarks(t *testing.T) {
 	}
 	a := x.answer(table)
 	a.More = []epoch.Mark{a.Mark, a.Mark}
-	c.Put(a, false, new(owner), 0)
+	c.Put(a, reply.For{}, new(owner), 0)
 	if get(t, c, x, 1, 0) != nil {
 		t.Error("a reply that depends on three marks is kept")
 	}
@@ -240,7 +240,7 @@ func TestSerial(t *testing.T) {
 	serial := table.AcquireValue()
 	a := x.answer(table)
 	a.Mark.Serial = serial.Index
-	c.Put(a, false, new(owner), 0)
+	c.Put(a, reply.For{}, new(owner), 0)
 	for _, n := range []uint32{8, 1 << 31} {
 		serial.Store(n)
 		m := get(t, c, x, 1, 0)
@@ -261,7 +261,7 @@ func TestRotation(t *testing.T) {
 	c := newCache(table, reply.MinReplies)
 	a := x.answer(table)
 	a.Shuffled = true
-	c.Put(a, false, new(owner), 0)
+	c.Put(a, reply.For{}, new(owner), 0)
 	for range 1000 {
 		m := get(t, c, x, 1, 0)
 		if m == nil {
@@ -284,7 +284,7 @@ func TestRotation(t *testing.T) {
 	mixed := newExchange(t, "c.test.", "c.test. 30 IN A 192.0.2.1", "c.test. 30 IN TXT x", "c.test. 30 IN A 192.0.2.2")
 	a = mixed.answer(table)
 	a.Shuffled = true
-	c.Put(a, false, new(owner), 0)
+	c.Put(a, reply.For{}, new(owner), 0)
 	if get(t, c, mixed, 1, 0) != nil {
 		t.Error("addresses that are not adjacent are kept in one order")
 	}
@@ -310,8 +310,8 @@ func TestBounds(t *testing.T) {
 	} {
 		a := x.answer(table)
 		a.CountsDown, a.Ends = true, time.Hour
-		c.Put(a, false, new(owner), 0)
-		if _, e, _ := c.Get(x.query.Packet, false, 0, nil); e != nil {
+		c.Put(a, reply.For{}, new(owner), 0)
+		if _, e, _ := c.Get(x.query.Packet, reply.For{}, 0, nil); e != nil {
 			t.Errorf("%s is kept", name)
 		}
 	}
@@ -331,7 +331,7 @@ func TestSize(t *testing.T) {
 		var all []exchange
 		for i := range 20_000 {
 			x := newExchange(t, fmt.Sprintf("n%d.test.", i), "a.test. 30 IN A 192.0.2.1")
-			c.Put(x.answer(table), false, new(owner), 0)
+			c.Put(x.answer(table), reply.For{}, new(owner), 0)
 			all = append(all, x)
 		}
 		kept := 0
@@ -350,13 +350,13 @@ func TestSize(t *testing.T) {
 func TestWanted(t *testing.T) {
 	c, x := newCache(newTable(), reply.MinReplies), newExchange(t, "a.test.")
 	for i, want := range []bool{false, true, true} {
-		if _, _, wanted := c.Get(x.query.Packet, false, 0, nil); wanted != want {
+		if _, _, wanted := c.Get(x.query.Packet, reply.For{}, 0, nil); wanted != want {
 			t.Errorf("query %d: wanted is %v", i+1, wanted)
 		}
 	}
 	again := 0
 	for i := range 10_000 {
-		if _, _, a := c.Get(newExchange(t, fmt.Sprintf("n%d.test.", i)).query.Packet, false, 0, nil); a {
+		if _, _, a := c.Get(newExchange(t, fmt.Sprintf("n%d.test.", i)).query.Packet, reply.For{}, 0, nil); a {
 			again++
 		}
 	}
@@ -371,11 +371,11 @@ func TestReplacement(t *testing.T) {
 	table := newTable()
 	c := newCache(table, reply.MinReplies)
 	hot := newExchange(t, "hot.test.", "hot.test. 30 IN A 192.0.2.1")
-	c.Put(hot.answer(table), false, new(owner), 0)
+	c.Put(hot.answer(table), reply.For{}, new(owner), 0)
 	flood := func(names int, ask bool) (kept bool) {
 		for i := range names {
 			x := newExchange(t, fmt.Sprintf("n%d.test.", i), "a.test. 30 IN A 192.0.2.1")
-			c.Put(x.answer(table), false, new(owner), 0)
+			c.Put(x.answer(table), reply.For{}, new(owner), 0)
 			if ask && i%16 == 0 {
 				if get(t, c, hot, 1, 0) == nil {
 					return false
@@ -400,7 +400,7 @@ func TestReports(t *testing.T) {
 	table, o := newTable(), new(owner)
 	c := newCache(table, reply.MinReplies)
 	x := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1")
-	c.Put(x.answer(table), false, o, 0)
+	c.Put(x.answer(table), reply.For{}, o, 0)
 	now := time.Duration(0)
 	batch := func(hits int) {
 		for range hits {
@@ -449,7 +449,7 @@ func TestReports(t *testing.T) {
 	c.EndBatch(now)
 	check("after the batch of the end", 262, 262)
 
-	c.Put(x.answer(table), false, o, now)
+	c.Put(x.answer(table), reply.For{}, o, now)
 	batch(4)
 	c.Clear(now)
 	check("after Clear", 266, 266)
@@ -487,10 +487,10 @@ func TestAllocs(t *testing.T) {
 	x := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2")
 	a := x.answer(table)
 	a.Shuffled, a.CountsDown, a.Ends, a.Life = true, true, time.Hour, 30
-	c.Put(a, false, new(owner), 0)
+	c.Put(a, reply.For{}, new(owner), 0)
 	buf := make([]byte, 0, 512)
 	if n := testing.AllocsPerRun(100, func() {
-		if _, e, _ := c.Get(x.query.Packet, false, 0, buf); e == nil {
+		if _, e, _ := c.Get(x.query.Packet, reply.For{}, 0, buf); e == nil {
 			t.Error("no reply")
 		}
 		c.EndBatch(0)
@@ -515,9 +515,9 @@ func FuzzReply(f *testing.F) {
 		if withSerial {
 			a.Mark.Serial = serial.Index
 		}
-		c.Put(a, false, new(owner), 0)
+		c.Put(a, reply.For{}, new(owner), 0)
 		for range 3 {
-			b, e, _ := c.Get(x.query.Packet, false, 0, nil)
+			b, e, _ := c.Get(x.query.Packet, reply.For{}, 0, nil)
 			if e == nil {
 				return
 			}
