@@ -126,6 +126,7 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 and SIGHUP always reload")
 	flags.StringVar(&f.NodeName, "node-name", f.NodeName, "`name` of the Node object of this machine; without it $NODE_NAME, else the host name")
 	flags.BoolVar(&f.NodeCondition, "node-condition", false, "write the condition nodens.dev/DNSReady and Events about this machine's Node object, and remove its taint nodens.dev/not-ready; needs the rights of daemonset/components/node-condition")
+	cli.Choice(flags, &f.DNSPolicies, "dns-policies", "let DNSPolicies of the cluster say what pods may ask for; as long as it is not known which policies bind a client: open, none does; closed, it gets no answers; needs the rights of daemonset/components/dns-policy", options.DNSPoliciesNames...)
 	flags.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine; without it $NODE_ZONE, else the label of its Node object")
 	flags.Bool("quiet", false, "accepted without an effect, for NodeLocal DNSCache's arguments: the agent logs little at its start")
 	flags.Bool("plugins", false, "accepted without an effect: nodens check says which directives a Corefile has")

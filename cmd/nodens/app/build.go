@@ -9,6 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server"
@@ -44,6 +45,8 @@ type builder struct {
 	budgets *upstream.Budgets
 	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
 	clientLevels *clientLevels
+	// policies has the counts of DNSPolicies, over all generations.
+	policies dnspolicy.Counters
 	// limiters makes the limiters of the blocks' clients.
 	limiters limiters
 	// tail gets the finished queries while an operator watches them.
@@ -239,6 +242,7 @@ func (a *builder) buildRoutes(g *generation) {
 		l.Routes.Clients, l.Routes.Search = a.clients.counted(), search
 		l.Routes.Owners, l.Routes.Tail = a.clients.owners(), a.tail
 		l.Routes.OnNode = a.clients.onNode(a.addrs)
+		l.Routes.BindPolicies(g.policies())
 		if labels {
 			l.Routes.PodLabel = a.clients.label
 		}

@@ -21,11 +21,13 @@ import (
 // next one, which reuses the parts that did not change.
 type generation struct {
 	cfg    *config.Config
-	loaded time.Time                     // when it came into force
-	blocks []*blockParts                 // in the order of the Corefile
-	views  map[string]*kubernetes.View   // by viewKey
-	taps   map[config.Dnstap]*dnstap.Tap // by directive, without Next
-	certs  map[config.TLSServer]*server.Certificate
+	loaded time.Time                   // when it came into force
+	blocks []*blockParts               // in the order of the Corefile
+	views  map[string]*kubernetes.View // by viewKey
+	// firstView is the viewKey of the first view, which has the policies; "" before it is opened.
+	firstView string
+	taps      map[config.Dnstap]*dnstap.Tap // by directive, without Next
+	certs     map[config.TLSServer]*server.Certificate
 	// exporters are the exporters of traces.
 	exporters map[exporterKey]*otlp.Exporter
 	// listeners is what the server listens on.

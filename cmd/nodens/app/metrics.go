@@ -241,6 +241,7 @@ func (s *scrape) agent(a *agent) {
 		}
 	}
 	s.clients(a.builder.clients.counted())
+	read(s, &a.builder.policies)
 	if g := a.current.Load(); g != nil {
 		s.generation(g, a.server)
 		for _, d := range a.builder.directives {
@@ -277,6 +278,9 @@ func (s *scrape) generation(g *generation, srv *server.Server) {
 	var views []kubernetes.Stats
 	for _, v := range g.views {
 		views = append(views, v.Stats())
+		if st, ok := v.PolicyStats(); ok {
+			read(s, st)
+		}
 	}
 	s.views(views)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/app/endpoint"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -339,6 +340,15 @@ var metricsTable = [...]declared{
 		}},
 	{counter("nodens_client_slow_total", "Queries of nodens_client_queries_total answered after 100 ms or later.", "namespace", "workload"),
 		func(x clients.Counts) uint64 { return x.Slow }},
+
+	{counter("nodens_dns_policy_denied_total", "Queries that a DNSPolicy denied (mode enforce) or, being in audit mode, would have denied (audit), without names that only a search path makes. Beyond 1,024 policies the policy is (other). Only with --dns-policies.", "namespace", "policy", "mode"),
+		(*dnspolicy.Counters).Each},
+	{gauge("nodens_dns_policies", "DNSPolicies by state: known, or bound to a pod of the node. Only with --dns-policies.", "state"),
+		func(st kubernetes.PolicyStats) byLabel {
+			return byLabel{"known": uint64(st.Policies), "bound": uint64(st.Bound)}
+		}},
+	{gauge("nodens_dns_policy_names", "Names in the lists of all DNSPolicies. Only with --dns-policies."),
+		func(st kubernetes.PolicyStats) int { return st.Names }},
 
 	// CoreDNS's metrics of the directive grpc.
 	{counter("coredns_grpc_requests_total", "Exchanges with upstreams of the directive grpc.", "to"), func(x viaGRPC) uint64 { return x.total.Count }},

@@ -1,13 +1,16 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 )
@@ -21,6 +24,9 @@ func openViews(a *builder, g, old *generation) error {
 		if _, err := openView(a, g, b, old); err != nil {
 			return err
 		}
+	}
+	if a.opts.DNSPolicies != options.DNSPoliciesOff && g.policies() == nil {
+		return errors.New("--dns-policies: no server block has a kubernetes directive, through which DNSPolicies are watched; add one, or set --dns-policies=off")
 	}
 	return nil
 }
@@ -48,6 +54,15 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 	labels := config.PodLabels(g.cfg.Blocks)
 	external := slices.ContainsFunc(g.cfg.Blocks, func(b *config.Block) bool { return b.K8sExternal != nil })
 	key := viewKey(b, addrs, labels, needs{external, slices.ContainsFunc(g.cfg.Blocks, hasReverseZone)})
+	if g.firstView == "" {
+		g.firstView = key
+	}
+	var policies *dnspolicy.Table
+	if a.opts.DNSPolicies != options.DNSPoliciesOff && key == g.firstView {
+		key += withPolicies
+		policies = dnspolicy.NewTable()
+		policies.Closed, policies.Host = a.opts.DNSPolicies == options.DNSPoliciesClosed, a.addrs.knows
+	}
 	if v := g.views[key]; v != nil {
 		return v, nil
 	}
@@ -61,13 +76,24 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
 		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone, NoExternal: !external,
 		Epochs: a.epochs, ObservePod: a.clients.observer(labels), PodLabels: labels, ObserveNamespace: a.clientLevels.observer(),
-		ObservePodCIDRs: a.clients.podCIDRsObserver(),
+		ObservePodCIDRs: a.clients.podCIDRsObserver(), Policies: policies, PolicyCounters: &a.policies,
 	})
 	if err != nil {
 		return nil, err
 	}
 	g.views[key] = v
 	return v, nil
+}
+
+// withPolicies ends the key of the view that has the policies.
+const withPolicies = " with policies"
+
+// policies returns the table of the policies, nil for none.
+func (g *generation) policies() *dnspolicy.Table {
+	if v := g.views[g.firstView+withPolicies]; v != nil {
+		return v.Policies()
+	}
+	return nil
 }
 
 // concreteAddrs returns the addresses of listen, with this machine's addresses in place of an

@@ -75,6 +75,7 @@ type Agent struct {
 	ReloadBySignal bool   // check for a changed configuration every SyncInterval
 	NodeName       string // name of the Node object of this machine; "": unknown
 	NodeCondition  bool   // write the state of DNS into the Node object
+	DNSPolicies    DNSPolicies
 	NodeZone       string // topology zone of this machine; "": the label of its Node object
 	Readers        int    // UDP sockets and threads of each address; 0: one for each core
 	Polled         bool   // Go's poller waits for packets, not the reader's thread
@@ -191,6 +192,21 @@ const (
 var ClientMetricsNames = []string{"off", "namespace", "workload"}
 
 func (m ClientMetrics) String() string { return ClientMetricsNames[m] }
+
+// DNSPolicies is the value of --dns-policies.
+type DNSPolicies uint8
+
+// The values. The last two say what becomes of clients as long as it is not known which policies bind them.
+const (
+	DNSPoliciesOff    DNSPolicies = iota // no DNSPolicies are watched
+	DNSPoliciesOpen                      // no policy binds them
+	DNSPoliciesClosed                    // they get no answers
+)
+
+// DNSPoliciesNames are the names of the values.
+var DNSPoliciesNames = []string{"off", "open", "closed"}
+
+func (p DNSPolicies) String() string { return DNSPoliciesNames[p] }
 
 // The values of --log-format.
 const (
