@@ -32,7 +32,7 @@ func compareGenerated(t *testing.T, file string, want []byte) {
 // TestChartFiles: the chart's files are copies of others in daemonset. Helm prints a
 // warning for each symbolic link, so there is none in the chart.
 func TestChartFiles(t *testing.T) {
-	for _, file := range []string{"monitoring/dashboard.json", "monitoring/podmonitor.yaml", "monitoring/rules.yaml", "cleanup.yaml", "components/opt-in/opt-in.yaml", "components/node-condition/node-condition.yaml"} {
+	for _, file := range []string{"monitoring/dashboard.json", "monitoring/podmonitor.yaml", "monitoring/rules.yaml", "cleanup.yaml", "components/opt-in/opt-in.yaml", "components/node-condition/node-condition.yaml", "components/dns-policy/dns-policy.yaml"} {
 		compareGenerated(t, filepath.Join("chart", "files", filepath.Base(file)), readFile(t, file))
 	}
 	err := filepath.WalkDir("chart", func(path string, entry fs.DirEntry, err error) error {

@@ -95,6 +95,7 @@ func TestChart(t *testing.T) {
 		{"cilium", "cilium: {localRedirect: true}"},
 		{"opt-in", "optIn: {enabled: true, clusterDns: 10.96.0.10}"},
 		{"node-condition", "nodeCondition: {enabled: true}"},
+		{"dns-policy", "dnsPolicies: {mode: open}"},
 		{"first-rollout", "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}"},
 	}
 	for _, tt := range tests {

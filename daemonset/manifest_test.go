@@ -58,7 +58,7 @@ func decodeObjects(text []byte) ([]runtime.Object, error) {
 
 // customKinds are the kinds of custom resources.
 var customKinds = []string{
-	"CiliumLocalRedirectPolicy.cilium.io", "PodMonitor.monitoring.coreos.com",
+	"CiliumLocalRedirectPolicy.cilium.io", "CustomResourceDefinition.apiextensions.k8s.io", "PodMonitor.monitoring.coreos.com",
 	"PrometheusRule.monitoring.coreos.com", "ServiceMonitor.monitoring.coreos.com",
 }
 

@@ -117,6 +117,7 @@ func TestOverlays(t *testing.T) {
 		"cilium":         nil, // its own tests
 		"opt-in":         nil,
 		"node-condition": nil,
+		"dns-policy":     nil,
 	}
 	dirs, err := os.ReadDir("overlays")
 	if err != nil {

@@ -49,6 +49,7 @@ func TestSettings(t *testing.T) {
 		"overlays/dual-stack":     {image: 1, "- " + local + ",fd00::53\n": 1, "host: " + local + "\n": 2},
 		"overlays/cilium":         {image: 1},
 		"overlays/node-condition": {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/dns-policy":     {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/opt-in":         {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2, "''" + local + "'', ''172.20.0.10''": 1},
 		"cleanup":                 {image: 2, "- " + local + "\n": 1},
 		"network-policy":          {"cidr: " + local + "/32\n": 1},
