@@ -52,8 +52,11 @@ func (p *dnsPolicy) DeepCopyObject() runtime.Object {
 const (
 	// maxPolicyNames bounds the names and Services of a policy. The schema has the same bound.
 	maxPolicyNames = 10_000
-	// maxNamespaceNames bounds those of all policies of a namespace: tenants make them, and each agent keeps them.
-	maxNamespaceNames = 1 << 17
+	// maxNamespacePolicies bounds the memory of the policies of a namespace, in bytes: tenants make them, and each agent keeps them.
+	// 1,000 policies with 100 names each are less.
+	maxNamespacePolicies = 4 << 20
+	// policyBytes is what a policy takes besides its lists and its selector.
+	policyBytes = 256
 )
 
 // policyRecord is what a view keeps of a DNSPolicy. What comes of it for pods is guarded by the lock of the policySet.
@@ -66,6 +69,7 @@ type policyRecord struct {
 	size                         int    // names and Services
 	// tooLarge says that the policy is larger than the bounds: it has no names, and allows none.
 	tooLarge bool
+	bytes    int // that it takes
 
 	seq      uint64            // another number for each record of a policySet
 	pods     int               // of the node, that it binds
@@ -125,6 +129,7 @@ func convertPolicy(o *dnsPolicy, f *faults) *policyRecord {
 		f.add("podSelector is not valid, so that the policy binds all pods of its namespace: %v", err.Error())
 		rec.selector = labels.Everything()
 	}
+	rec.bytes = policyBytes + len(rec.selector.String())
 	if rec.size > maxPolicyNames {
 		f.add("%d names, so that the policy allows none; at most %d are possible", rec.size, maxPolicyNames)
 		rec.cut()
@@ -145,6 +150,7 @@ func convertPolicy(o *dnsPolicy, f *faults) *policyRecord {
 		}
 		rec.services += key + "\x00"
 	}
+	rec.bytes += len(rec.allow) + len(rec.deny) + len(rec.services)
 	return rec
 }
 

@@ -44,7 +44,7 @@ type policySet struct {
 type policyNamespace struct {
 	policies map[string]*policyRecord // by name
 	pods     map[string]*policyPod    // of the node, by key
-	size     int                      // of all policies
+	bytes    int                      // of all policies
 }
 
 // policyPod is a pod of the node.
@@ -108,20 +108,21 @@ func (s *policySet) put(rec *policyRecord, f *faults) {
 	defer s.mu.Unlock()
 	ns := s.namespace(rec.namespace)
 	old := ns.policies[rec.name]
-	size := ns.size
+	bytes := ns.bytes
 	if old != nil {
-		size -= old.size
+		bytes -= old.bytes
 	}
-	if size+rec.size > maxNamespaceNames {
-		f.add("the policies of the namespace have more than %d names, so that this one allows none", maxNamespaceNames)
+	if bytes+rec.bytes > maxNamespacePolicies {
+		f.add("the policies of the namespace have more than %d bytes, so that this one binds all of its pods and allows nothing", maxNamespacePolicies)
 		rec.cut()
+		rec.selector, rec.bytes = labels.Everything(), policyBytes
 	}
 	if old != nil && old.same(rec) {
 		return
 	}
 	s.lastSeq++
 	rec.seq = s.lastSeq
-	ns.size = size + rec.size
+	ns.bytes = bytes + rec.bytes
 	ns.policies[rec.name] = rec
 	ns.replace(old, rec)
 	s.publish()
@@ -139,7 +140,7 @@ func (s *policySet) drop(namespace, name string) {
 		return
 	}
 	old := ns.policies[name]
-	ns.size -= old.size
+	ns.bytes -= old.bytes
 	delete(ns.policies, name)
 	ns.replace(old, nil)
 	s.removeIfEmpty(namespace)
@@ -384,8 +385,9 @@ func (v *View) PolicyStats() (st PolicyStats, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ns := range s.namespaces {
-		st.Policies, st.Names = st.Policies+len(ns.policies), st.Names+ns.size
+		st.Policies += len(ns.policies)
 		for _, rec := range ns.policies {
+			st.Names += rec.size
 			if rec.pods > 0 {
 				st.Bound++
 			}

@@ -238,16 +238,23 @@ func TestPolicyBounds(t *testing.T) {
 	if n := f.view.Stats().Faults; n != 1 {
 		t.Errorf("%d faults, want 1", n)
 	}
-	for i := range 14 {
+	for i := range 40 {
 		f.put(policyObject("b", fmt.Sprint("p", i), map[string]string{"i": fmt.Sprint(i)}, names(maxPolicyNames)...))
 	}
 	f.put(labelledPod("b", "first", "10.0.0.2", map[string]string{"i": "0"}))
-	f.put(labelledPod("b", "last", "10.0.0.3", map[string]string{"i": "13"}))
-	if !f.allows("10.0.0.2", "n1.test") || f.allows("10.0.0.3", "n1.test") {
-		t.Error("the names of a namespace are not bounded, or not only the last ones")
+	f.put(labelledPod("b", "last", "10.0.0.3", map[string]string{"i": "39"}))
+	f.put(labelledPod("b", "other", "10.0.0.8", nil))
+	if !f.allows("10.0.0.2", "n1.test") || f.allows("10.0.0.3", "n1.test") || f.allows("10.0.0.8", "n1.test") {
+		t.Error("the policies of a namespace are not bounded, or not only the last ones")
 	}
-	if st, _ := f.view.PolicyStats(); st.Names > maxNamespaceNames {
-		t.Errorf("%d names are kept", st.Names)
+	if n := f.view.policies.namespaces["b"].bytes; n > maxNamespacePolicies+40*policyBytes || n < maxNamespacePolicies/2 {
+		t.Errorf("%d bytes are kept", n)
+	}
+	for i := range 40 {
+		f.drop(policyObject("b", fmt.Sprint("p", i), nil))
+	}
+	if n := f.view.policies.namespaces["b"].bytes; n != 0 {
+		t.Errorf("%d bytes are left", n)
 	}
 	for i := range maxPodPolicies + 1 {
 		f.put(policyObject("c", fmt.Sprint("p", i), nil, "a.test"))

@@ -6,7 +6,7 @@
 // class. So what a class may ask for never changes, and a copy of an answer that is right for a class stays
 // right for it.
 //
-// The policies of a class add up as those of a NetworkPolicy do:
+// The policies of a class add up like NetworkPolicies:
 //
 //  1. A name that a deny list has is denied, whatever other policies say.
 //  2. Otherwise a name that an allow list has is allowed, and each name if a policy allows what its lists do not have.
@@ -19,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Policy is a policy for DNS names. It does not change after [Policy.Add] and [Policy.AddServices], and is then
+// Policy is a policy for DNS names. It does not change after [Policy.Add] and [Policy.AddService], and is then
 // safe for concurrent use.
 type Policy struct {
 	// Namespace and Name are those of the object.
