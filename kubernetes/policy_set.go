@@ -190,19 +190,7 @@ func (s *policySet) putPod(o *corev1.Pod, rec *pod) {
 		s.dropPod(o.Namespace, rec.name)
 		return
 	}
-	p := &policyPod{terminating: rec.terminating}
-	size := 0
-	for key, value := range o.Labels {
-		size += len(key) + len(value)
-	}
-	if p.bindsAll = size > maxPodLabels; !p.bindsAll {
-		p.labels = maps.Clone(o.Labels)
-	}
-	for _, ip := range rec.ips {
-		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
-			p.addrs = append(p.addrs, a)
-		}
-	}
+	p := newPolicyPod(o, rec)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ns := s.namespace(o.Namespace)
@@ -218,6 +206,24 @@ func (s *policySet) putPod(o *corev1.Pod, rec *pod) {
 		s.claims[a] = append(s.claims[a], p)
 	}
 	s.publish()
+}
+
+// newPolicyPod returns the pod o, of which rec is the record.
+func newPolicyPod(o *corev1.Pod, rec *pod) *policyPod {
+	p := &policyPod{terminating: rec.terminating}
+	size := 0
+	for key, value := range o.Labels {
+		size += len(key) + len(value)
+	}
+	if p.bindsAll = size > maxPodLabels; !p.bindsAll {
+		p.labels = maps.Clone(o.Labels)
+	}
+	for _, ip := range rec.ips {
+		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
+			p.addrs = append(p.addrs, a)
+		}
+	}
+	return p
 }
 
 // same reports whether p and other have the same addresses and labels.

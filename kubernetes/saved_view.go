@@ -182,12 +182,16 @@ func (v savedView) sourceRecords() (list []func() savedRecord) {
 		list = append(list, func() savedRecord { return savedRecord{Position: &savedPosition{source, p}} })
 	}
 	for _, f := range v.faults.faulty() {
-		rec := savedFault{f.resource, f.ns, f.name}
-		if rec.check() == nil && f.resource != dnsPolicies && (f.resource != endpointSlices || v.index.mayHaveSlice(f.ns, f.name)) {
+		if rec := (savedFault{f.resource, f.ns, f.name}); v.savesFault(&rec) {
 			list = append(list, func() savedRecord { return savedRecord{Fault: &rec} })
 		}
 	}
 	return list
+}
+
+// savesFault reports whether f may be in a file: an older agent knows no policies, which are listed in any case.
+func (v savedView) savesFault(f *savedFault) bool {
+	return f.check() == nil && f.Resource != dnsPolicies && (f.Resource != endpointSlices || v.index.mayHaveSlice(f.NS, f.Name))
 }
 
 func (p *pod) saved() *savedPod {

@@ -133,10 +133,7 @@ func (r *Request) explain(o Outcome) *Explanation {
 		e.Waits = WaitView
 	}
 	e.NotCopied = r.refuseReuseLater(e.Waits).text(r.zone)
-	if r.zone.lists != nil { // the names in the reply are judged
-		t.others[fromACL] = t.others[fromACL] || r.routes.views || r.routes.acls
-		t.others[fromPolicy] = r.policy != nil
-	}
+	r.traceVetting()
 	for s, may := range t.others {
 		if may && source(s) != r.source {
 			e.Alternatives = append(e.Alternatives, sourceNames[s])

@@ -86,6 +86,16 @@ func (r *Request) traceVerdict(more string) {
 	r.trace.add(r, stepOf[fromACL], outcome, strings.TrimSpace(text+" "+more))
 }
 
+// traceVetting notes that the reply may come to be denied: the names in it are judged.
+func (r *Request) traceVetting() {
+	if r.routes.views || r.routes.acls {
+		r.mayBecome(fromACL)
+	}
+	if r.policy != nil {
+		r.mayBecome(fromPolicy)
+	}
+}
+
 // traceRewrite notes what the rules made of r's question.
 func (r *Request) traceRewrite(c *rewrite.Change, matched bool, err error) {
 	switch {

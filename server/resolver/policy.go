@@ -85,19 +85,19 @@ func (rt *Routes) forbids(r *Request) bool {
 		return false
 	}
 	name := r.Query.Name()
-	d := r.policy.Judge(name, rt.serviceOf(name))
-	if d.Policy != nil && d.Audit {
-		r.verdicts |= audited
-		r.denial = d
-	}
-	forbids := d.Policy != nil && !d.Audit
-	if forbids {
-		r.verdicts, r.denial = r.verdicts&^anyVerdict|forbidden, d
-	}
+	r.denial = r.policy.Judge(name, rt.serviceOf(name))
 	if r.trace != nil {
-		r.tracePolicy(&d, name, "")
+		r.tracePolicy(&r.denial, name, "")
 	}
-	return forbids && r.deny()
+	switch d := &r.denial; {
+	case d.Policy == nil:
+		return false
+	case d.Audit:
+		r.verdicts |= audited
+		return false
+	}
+	r.verdicts = r.verdicts&^anyVerdict | forbidden
+	return r.deny()
 }
 
 // denyByPolicy replies as the policy that denies the name says.
@@ -129,11 +129,15 @@ func (v *vetting) byPolicy(name []byte, alias bool) ruling {
 		return ruling{verdict: allowed}
 	}
 	d := v.r.policy.Judge(name, v.rt.serviceOf(name))
-	followed := alias && (v.r.followed || v.r.source == fromTemplate)
-	if d.Policy == nil || d.Audit || !d.Listed && (followed || !v.r.fromOwnData()) && !v.rt.inCluster(name) {
+	if d.Policy == nil || d.Audit || !d.Listed && v.fromOthers(alias) && !v.rt.inCluster(name) {
 		return ruling{verdict: allowed}
 	}
 	return ruling{verdict: forbidden, denial: d}
+}
+
+// fromOthers reports whether a name in the reply is an upstream's, or was judged as a question of its own.
+func (v *vetting) fromOthers(alias bool) bool {
+	return alias && (v.r.followed || v.r.source == fromTemplate) || !v.r.fromOwnData()
 }
 
 // fromOwnData reports whether r's reply comes neither from an upstream nor from the cache.

@@ -37,10 +37,10 @@ const vettedUDP = 4096
 // which then says so.
 func (rt *Routes) vet(r *Request) bool {
 	switch {
-	case r.probe || !rt.views && !rt.acls && r.policy == nil:
+	case r.probe || !rt.judges(r):
 		return false
 	case r.verdicts&anyDenial != 0: // of what an alias leads to
-		return r.source == fromACL || r.source == fromPolicy || r.deny()
+		return r.isDenied() || r.deny()
 	case r.source == fromWhoami || r.reply.Count(wire.Answer)+r.reply.Count(wire.Additional) == 0:
 		return false
 	}
@@ -53,6 +53,12 @@ func (rt *Routes) vet(r *Request) bool {
 	}
 	return true
 }
+
+// judges reports whether names in the reply to r are judged.
+func (rt *Routes) judges(r *Request) bool { return rt.views || rt.acls || r.policy != nil }
+
+// isDenied reports whether r's reply is a denial.
+func (r *Request) isDenied() bool { return r.source == fromACL || r.source == fromPolicy }
 
 // vetMessage judges the names in the next message of the transfer in r. It returns false if no record is left.
 func (rt *Routes) vetMessage(r *Request) bool {

@@ -54,14 +54,9 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 	labels := config.PodLabels(g.cfg.Blocks)
 	external := slices.ContainsFunc(g.cfg.Blocks, func(b *config.Block) bool { return b.K8sExternal != nil })
 	key := viewKey(b, addrs, labels, needs{external, slices.ContainsFunc(g.cfg.Blocks, hasReverseZone)})
-	if g.firstView == "" {
-		g.firstView = key
-	}
-	var policies *dnspolicy.Table
-	if a.opts.DNSPolicies != options.DNSPoliciesOff && key == g.firstView {
+	policies := a.newPolicies(g, key)
+	if policies != nil {
 		key += withPolicies
-		policies = dnspolicy.NewTable()
-		policies.Closed, policies.Host = a.opts.DNSPolicies == options.DNSPoliciesClosed, a.addrs.knows
 	}
 	if v := g.views[key]; v != nil {
 		return v, nil
@@ -87,6 +82,20 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 
 // withPolicies ends the key of the view that has the policies.
 const withPolicies = " with policies"
+
+// newPolicies returns a table for the policies of the view of that key if it is the first one of g, else nil. It also is nil without
+// policies.
+func (a *builder) newPolicies(g *generation, key string) *dnspolicy.Table {
+	if g.firstView == "" {
+		g.firstView = key
+	}
+	if a.opts.DNSPolicies == options.DNSPoliciesOff || key != g.firstView {
+		return nil
+	}
+	t := dnspolicy.NewTable()
+	t.Closed, t.Host = a.opts.DNSPolicies == options.DNSPoliciesClosed, a.addrs.knows
+	return t
+}
 
 // policies returns the table of the policies, nil for none.
 func (g *generation) policies() *dnspolicy.Table {
