@@ -35,9 +35,9 @@ type policySet struct {
 	classes    map[string]*dnspolicy.Class // in use, by the policies that they consist of
 	lastID     uint32                      // of a class
 	lastSeq    uint64                      // of a record
-	// policiesListed and podsListed say that there was a whole list.
-	policiesListed, podsListed bool
-	closed                     bool
+	// policiesListed and podsListed say that there was a whole list, restored that there are those of a saved view.
+	policiesListed, podsListed, restored bool
+	closed                               bool
 }
 
 // policyNamespace is what is known of a namespace.
@@ -84,9 +84,16 @@ func (v *View) Policies() *dnspolicy.Table {
 	return v.policies.table
 }
 
-// knowsPolicies reports whether the policies and the pods have been listed, or there is nothing to wait for.
+// knowsPolicies reports whether the policies and the pods have been listed or are those of a saved view, or there is nothing to wait for.
 func (v *View) knowsPolicies() bool {
-	return v.policies == nil || v.policies.table.Known() || v.outages.Rejects(dnsPolicies.plural()) || v.outages.Rejects(pods.plural())
+	return v.policies == nil || v.policies.knows() || v.outages.Rejects(dnsPolicies.plural()) || v.outages.Rejects(pods.plural())
+}
+
+// knows reports whether policies and pods are known, by the API server or by a saved view.
+func (s *policySet) knows() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.policiesListed && s.podsListed || s.restored
 }
 
 // namespace returns the namespace of that name, and creates it if necessary. s is locked, also below.
@@ -193,15 +200,20 @@ func (s *policySet) putPod(o *corev1.Pod, rec *pod) {
 	p := newPolicyPod(o, rec)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ns := s.namespace(o.Namespace)
-	if old := ns.pods[rec.name]; old != nil && old.same(p) { // most changes of a pod are of its status
+	s.replacePod(o.Namespace, rec.name, p)
+}
+
+// replacePod makes p the pod with that key.
+func (s *policySet) replacePod(namespace, key string, p *policyPod) {
+	ns := s.namespace(namespace)
+	if old := ns.pods[key]; old != nil && old.same(p) { // most changes of a pod are of its status
 		return
 	}
 	for _, rec := range ns.policies { // before the old pod releases them: what is compiled stays
 		p.bind(rec)
 	}
-	s.unclaim(ns, rec.name)
-	ns.pods[rec.name] = p
+	s.unclaim(ns, key)
+	ns.pods[key] = p
 	for _, a := range p.addrs {
 		s.claims[a] = append(s.claims[a], p)
 	}
@@ -289,9 +301,10 @@ func (s *policySet) close() {
 	s.closed = true
 }
 
-// publish tells the table the classes of all addresses, once all policies and pods are known.
+// publish tells the table the classes of all addresses, once all policies and pods are known, or are those of a saved view.
 func (s *policySet) publish() {
-	if s.closed || !s.policiesListed || !s.podsListed {
+	known := s.policiesListed && s.podsListed
+	if s.closed || !known && !s.restored {
 		return
 	}
 	inUse := make(map[string]*dnspolicy.Class)
@@ -300,7 +313,7 @@ func (s *policySet) publish() {
 		byAddr[a] = s.class(policiesOf(pods), inUse)
 	}
 	s.classes = inUse
-	s.table.Set(byAddr, true, s.view.moveClients)
+	s.table.Set(byAddr, known, s.view.moveClients)
 }
 
 // policiesOf returns the policies that bind an address which these pods claim.

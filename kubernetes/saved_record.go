@@ -30,6 +30,8 @@ type savedHead struct {
 	Foreign bool
 	// NoImports says that the resources of `multicluster` had not been listed.
 	NoImports bool
+	// Policies says that the file has the DNSPolicies and the labels of pods.
+	Policies bool
 	// Conversion is the [conversionVersion] of the records. Older agents have none.
 	Conversion int
 }
@@ -52,6 +54,7 @@ type savedRecord struct {
 	Position  *savedPosition
 	Fault     *savedFault
 	Source    *savedSource
+	Policy    *savedPolicy
 	// Import says that the service or slice belongs to the multicluster zones.
 	Import bool
 }
@@ -96,6 +99,7 @@ type savedPod struct {
 	IPs                []string
 	Here, Host, Ending bool
 	Shown              bool
+	Labels             savedLabels // for DNSPolicies
 }
 
 // savedPosition is how far the view was. The records are what a list at that version gives.
@@ -248,6 +252,9 @@ func (r *savedRecord) check() error {
 	}
 	if r.Source != nil {
 		results = append(results, r.Source.check(r.Import))
+	}
+	if r.Policy != nil {
+		results = append(results, r.Policy.check(r.Import))
 	}
 	if len(results) > 1 {
 		return fmt.Errorf("%d objects in one record", len(results))

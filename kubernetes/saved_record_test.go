@@ -21,6 +21,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
@@ -302,8 +303,12 @@ func FuzzRestore(f *testing.F) {
 	}
 	f.Add(unsealed(all...))
 	f.Add(randomSavedView(f))
+	f.Add(unsealed(head, savedRecord{Policy: &savedPolicy{Namespace: "n", Name: "p", Selector: "a in (b)", Allow: "\x01\x01a\x00", Services: "\x01n\x00", Size: 2}},
+		savedRecord{Pod: &savedPod{Name: "n/p", NS: "\x01n", IPs: []string{"\x0a\x00\x00\x01"}, Here: true, Labels: savedLabels{Labels: map[string]string{"a": "b"}}}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v := newView(Options{Now: testClock})
+		v.policies = newPolicySet(v, dnspolicy.NewTable(), nil)
+		v.policies.restored = true
 		if _, err := (savedView{v}).decodeRecords(bytes.NewReader(data), "m"); err == nil {
 			queryEverything(t, v)
 		}

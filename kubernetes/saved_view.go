@@ -15,6 +15,7 @@ import (
 	"time"
 	"unique"
 
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -138,20 +139,24 @@ func (l *limitedWriter) Write(b []byte) (int, error) {
 // savedRecords returns the header and functions that return the records. The records'
 // sources are immutable, so only the listing needs the lock.
 func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
+	policies, podLabels, knowsPolicies := v.policies.saved() // whose lock is taken before the view's
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	head := savedHead{
 		Version: savedVersion, Made: v.fingerprint, Zone: v.converter.zone, At: time.Unix(0, v.lastEvent.Load()),
 		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level, Foreign: true, NoImports: !v.importsListed(),
-		Conversion: conversionVersion,
+		Conversion: conversionVersion, Policies: knowsPolicies,
 	}
 	var list []func() savedRecord
+	for i := range policies {
+		list = append(list, func() savedRecord { return savedRecord{Policy: &policies[i]} })
+	}
 	for _, ns := range v.index.namespaces {
 		rec := savedNamespace{Label: ns.label, Object: ns.hasObject, Whole: ns.complete, ClientMetrics: v.annotations.get(ns.label[1:])}
 		list = append(list, func() savedRecord { return savedRecord{Namespace: &rec} })
 	}
 	for _, p := range v.index.pods {
-		list = append(list, func() savedRecord { return savedRecord{Pod: p.saved()} })
+		list = append(list, func() savedRecord { return savedRecord{Pod: p.saved(podLabels[p.name])} })
 	}
 	for _, x := range []*index{&v.index, &v.imports} {
 		for key, s := range x.services {
@@ -194,8 +199,8 @@ func (v savedView) savesFault(f *savedFault) bool {
 	return f.check() == nil && f.Resource != dnsPolicies && (f.Resource != endpointSlices || v.index.mayHaveSlice(f.NS, f.Name))
 }
 
-func (p *pod) saved() *savedPod {
-	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.onNode, Host: p.hostNetwork, Ending: p.terminating, Shown: p.named}
+func (p *pod) saved(labels savedLabels) *savedPod {
+	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.onNode, Host: p.hostNetwork, Ending: p.terminating, Shown: p.named, Labels: labels}
 }
 
 func newSavedService(s *service, key string) *savedService {
@@ -237,6 +242,9 @@ var errOtherConfig = errors.New("saved with other options, on another node or by
 func (v savedView) restore(path string) {
 	fresh := newView(Options{Now: v.now, Epochs: v.index.epochs})
 	fresh.index.nearestOnly = v.index.nearestOnly
+	if v.policies != nil {
+		fresh.policies = newPolicySet(fresh, dnspolicy.NewTable(), nil)
+	}
 	head, err := savedView{fresh}.loadFile(path, v.fingerprint)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -250,6 +258,9 @@ func (v savedView) restore(path string) {
 	}
 	if v.resumable(&head) {
 		v.saved, v.savedZone, v.savedAnnotations = fresh.saved, head.Zone, fresh.savedAnnotations
+	}
+	if v.policies != nil && head.Policies {
+		v.policies.adopt(fresh.policies)
 	}
 	v.faults.objects = fresh.faults.objects
 	v.index, v.imports, v.savedSources = fresh.index, fresh.imports, fresh.savedSources
@@ -377,6 +388,9 @@ func (v savedView) putRecord(r *savedRecord) {
 	case r.Pod != nil:
 		p := r.Pod
 		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, onNode: p.Here, hostNetwork: p.Host, terminating: p.Ending, named: p.Shown})
+		v.policies.restorePod(p)
+	case r.Policy != nil:
+		v.policies.put(r.Policy.record(), new(faults))
 	case r.Position != nil:
 		v.saved[r.Position.Source] = r.Position.Position
 	case r.Source != nil:

@@ -60,7 +60,7 @@ func (t *Table) ClassOf(addr netip.Addr) *Class {
 	}
 	addr = addr.Unmap().WithZone("")
 	c, ok := s.classes[addr]
-	if ok && s.known || !t.Closed || t.isHost(addr) {
+	if ok || !t.Closed || t.isHost(addr) {
 		return c
 	}
 	return unknown
