@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -127,8 +128,20 @@ func (s *policySet) restorePod(p *savedPod) {
 	s.replacePod(namespace, p.Name, pod)
 }
 
-// adopt makes s what other was restored to. Until both lists are complete the policies of a saved view bind the pods of a saved view.
+// fresh returns a policySet of v, to which a saved view is restored; nil for nil.
+func (s *policySet) fresh(v *View) *policySet {
+	if s == nil {
+		return nil
+	}
+	return newPolicySet(v, dnspolicy.NewTable(), nil)
+}
+
+// adopt makes s what other, of [policySet.fresh], was restored to. Until both lists are complete the policies of a saved view bind the
+// pods of a saved view.
 func (s *policySet) adopt(other *policySet) {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.namespaces, s.claims, s.lastSeq, s.restored = other.namespaces, other.claims, other.lastSeq, true

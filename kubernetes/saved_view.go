@@ -15,7 +15,6 @@ import (
 	"time"
 	"unique"
 
-	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -242,9 +241,7 @@ var errOtherConfig = errors.New("saved with other options, on another node or by
 func (v savedView) restore(path string) {
 	fresh := newView(Options{Now: v.now, Epochs: v.index.epochs})
 	fresh.index.nearestOnly = v.index.nearestOnly
-	if v.policies != nil {
-		fresh.policies = newPolicySet(fresh, dnspolicy.NewTable(), nil)
-	}
+	fresh.policies = v.policies.fresh(fresh)
 	head, err := savedView{fresh}.loadFile(path, v.fingerprint)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -259,7 +256,7 @@ func (v savedView) restore(path string) {
 	if v.resumable(&head) {
 		v.saved, v.savedZone, v.savedAnnotations = fresh.saved, head.Zone, fresh.savedAnnotations
 	}
-	if v.policies != nil && head.Policies {
+	if head.Policies {
 		v.policies.adopt(fresh.policies)
 	}
 	v.faults.objects = fresh.faults.objects
