@@ -421,6 +421,8 @@ type isolation struct {
 	text    string      // the Corefile
 	partial bool        // a block has less of the cluster than open, which an alias may lead to
 	verdict map[tenantQuestion]bool
+	// mayAsk says whether a client may ask for a name; nil: the replies say it.
+	mayAsk func(client, name string) bool
 	// sameGroup says whether another client is in a group as far as policies are concerned; nil: there are none.
 	sameGroup func(other netip.Addr, g *resolver.ClientGroup) bool
 
@@ -463,6 +465,9 @@ func (w *isolation) refuses(m *dns.Msg, q tenantQuestion) bool {
 // denied reports whether q.client may not ask for q.name. An alias may lead to such a name, for which it is refused
 // itself; then another type shows whether it may be asked for.
 func (w *isolation) denied(q tenantQuestion) bool {
+	if w.mayAsk != nil {
+		return !w.mayAsk(q.client, q.name)
+	}
 	if !w.refused(q) {
 		return false
 	}

@@ -2,6 +2,7 @@ package resolver_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -301,7 +302,8 @@ func (c *randomCluster) policies() map[string][]testPolicy {
 		}
 		return name
 	}
-	for client, ns := range tenants {
+	for _, client := range slices.Sorted(maps.Keys(tenants)) {
+		ns := tenants[client]
 		if ns == "" && c.IntN(2) == 0 {
 			continue
 		}
@@ -365,6 +367,7 @@ func TestPolicyIsolation(t *testing.T) {
 			open, d, policies := newTenantDesk(t, text, c.text.String()), newTenantDesk(t, text, c.text.String()), c.policies()
 			table := d.bind(policies)
 			w := isolation{t: t, c: c, d: d, open: open, text: fmt.Sprintf("%+v", policies), verdict: make(map[tenantQuestion]bool), withheld: sum.withheld,
+				mayAsk: func(client, name string) bool { return mayAsk(policies[client], name) },
 				sameGroup: func(other netip.Addr, g *resolver.ClientGroup) bool {
 					return g.Policies == nil || table.ClassOf(other) == g.Policy
 				}}
