@@ -190,7 +190,7 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 	}
 	a.builder.lookup = a.lookupCollector
 	if path != nil && path.bypass != nil {
-		path.bypass.expected = a.servesPods
+		path.bypass.isOwn, path.bypass.clusterDNS = a.isOwnAddr, a.clusterDNS
 	}
 	a.mainCalls, a.mainClosed = make(chan func(context.Context)), make(chan struct{})
 	if err := a.newNetwork(opts, log); err != nil {

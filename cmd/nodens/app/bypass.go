@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/kernelpath"
@@ -14,14 +16,20 @@ import (
 
 // bypassCounts counts packets of pods to other DNS servers. It is safe for concurrent use.
 type bypassCounts struct {
-	table *clients.Table
-	// expected reports whether pods may send DNS packets to an address, or whether it is that of such a server. It is set before
+	table *clients.Table // nil: nothing is counted by client
+	// isOwn reports whether an address is the agent's, clusterDNS returns the servers of the cluster DNS. Both are set before
 	// anything is counted.
-	expected func(netip.Addr) bool
+	isOwn      func(netip.Addr) bool
+	clusterDNS func() []netip.Addr
 
 	mu      sync.Mutex
-	packets byLabel // by protocol
+	packets byLabel       // by protocol
+	servers []netip.Addr  // of clusterDNS
+	readAt  time.Duration // when it was called, by package clock; 0: not yet
 }
+
+// clusterDNSAge is the age at which the servers of the cluster DNS are read again: a pod may cause a thousand reports at once.
+const clusterDNSAge = time.Second
 
 // newBypassCounts returns the counts for --bypass; nil without it.
 func newBypassCounts(opts *options.Agent, table *clients.Table) *bypassCounts {
@@ -46,12 +54,15 @@ func (b *bypassCounts) options(doh []netip.Addr) *kernelpath.BypassOptions {
 // ReportBypass implements [kernelpath.BypassReporter]. The servers of the cluster DNS ask other servers themselves, so they
 // don't count as clients.
 func (b *bypassCounts) ReportBypass(p kernelpath.Bypass, n uint64) {
-	if b.expected(p.Server.Addr()) || b.expected(p.Client) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now := clock.Now(); b.readAt == 0 || now-b.readAt >= clusterDNSAge {
+		b.servers, b.readAt = b.clusterDNS(), now
+	}
+	if b.isOwn(p.Server.Addr()) || slices.Contains(b.servers, p.Server.Addr()) || slices.Contains(b.servers, p.Client) {
 		return
 	}
-	b.mu.Lock()
 	b.packets[p.Protocol()] += n
-	b.mu.Unlock()
 	b.table.CountBypass(p.Client, p.Protocol()+" "+p.Server.String(), n)
 }
 
@@ -82,8 +93,8 @@ func (a *agent) bypassReport() (r report.Bypass) {
 	return r
 }
 
-// servesPods reports whether addr is an address of the agent, or of a server of the cluster DNS.
-func (a *agent) servesPods(addr netip.Addr) bool {
+// isOwnAddr reports whether the agent answers at addr.
+func (a *agent) isOwnAddr(addr netip.Addr) bool {
 	if slices.Contains(a.opts.LocalIPs, addr) {
 		return true
 	}
@@ -96,15 +107,23 @@ func (a *agent) servesPods(addr netip.Addr) bool {
 			return true
 		}
 	}
-	endpoints := g.endpoints()
+	return false
+}
+
+// clusterDNS returns the servers of the cluster DNS that are in view.
+func (a *agent) clusterDNS() (list []netip.Addr) {
+	var endpoints *endpointsFunc
+	if g := a.current.Load(); g != nil {
+		endpoints = g.endpoints()
+	}
 	if endpoints == nil {
-		return false
+		return nil
 	}
 	for _, service := range clusterDNSServices(a.opts.UpstreamService) {
 		servers, _ := (*endpoints)(service, 0)
-		if slices.ContainsFunc(servers, func(s netip.AddrPort) bool { return s.Addr() == addr }) {
-			return true
+		for _, s := range servers {
+			list = append(list, s.Addr())
 		}
 	}
-	return false
+	return list
 }

@@ -1,4 +1,4 @@
-// These tests use openKernelPath, servesPods and nameReport, which are not exported.
+// These tests use openKernelPath, clusterDNS and nameReport, which are not exported.
 
 package app
 
@@ -52,7 +52,8 @@ func TestBypass(t *testing.T) {
 	pod, clusterDNS, own, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("2001:db8::53")
 	table.SetPod(pod, clients.Pod{Namespace: "shop", Name: "web-1", UID: "u", Workload: clients.Workload{Kind: "Deployment", Name: "web"}})
 	path, opts := openBypass(t, table, nil)
-	path.bypass.expected = func(addr netip.Addr) bool { return addr == own || addr == clusterDNS }
+	path.bypass.isOwn = func(addr netip.Addr) bool { return addr == own }
+	path.bypass.clusterDNS = func() []netip.Addr { return []netip.Addr{clusterDNS} }
 	if opts.Bypass == nil || len(opts.Bypass.DoH) != 1 {
 		t.Fatalf("opened with %+v", opts.Bypass)
 	}
@@ -122,30 +123,30 @@ endpoints: [{addresses: ["10.244.0.9"], conditions: {ready: true}}]
 ports: [{name: dns, port: 5353, protocol: UDP}]
 `
 
-// TestServesPods: the agent's addresses and those of the cluster DNS are no other servers. Without the option the admin socket
-// says how to count.
-func TestServesPods(t *testing.T) {
+// TestOwnServers: the addresses at which the agent answers, and the servers of the cluster DNS. Without the option the admin
+// socket says how to count.
+func TestOwnServers(t *testing.T) {
 	p := peer.Ports(t, 2)
 	dir := t.TempDir()
 	socket, manifests := filepath.Join(dir, "a.sock"), filepath.Join(dir, "cluster.yaml")
 	check.NoError(t, os.WriteFile(manifests, []byte(clusterDNSManifest), 0o600))
 	var a *agent
+	own := func(addrs ...string) (list []bool) {
+		for _, addr := range addrs {
+			list = append(list, a.isOwnAddr(netip.MustParseAddr(addr)))
+		}
+		return list
+	}
 	corefile := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n kubernetes cluster.local {\n  manifests %s\n }\n}\n", p[0], manifests)
 	startChanged(t, corefile, func(x *agent) { a = x }, func(o *options.Agent) { o.AdminSocket = socket })
-	for addr, want := range map[string]bool{"127.0.0.1": true, "10.244.0.9": true, "127.0.0.2": false, "10.96.0.10": false, "192.0.2.53": false} {
-		if got := a.servesPods(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("%s: %v, want %v", addr, got, want)
-		}
-	}
+	check.Equal(t, []bool{true, false, false}, own("127.0.0.1", "127.0.0.2", "192.0.2.53"), "own addresses")
+	check.Equal(t, "[10.244.0.9]", fmt.Sprint(a.clusterDNS()), "cluster DNS")
 	err := report.Ask(t.Context(), socket, http.MethodGet, "/names", url.Values{"topic": {"bypass"}}, new(report.Names))
 	if err == nil || !strings.Contains(err.Error(), "--bypass=count") {
 		t.Errorf("without the option: %v", err)
 	}
 	startChanged(t, fmt.Sprintf(".:%d {\n hosts {\n  192.0.2.1 a.test\n }\n}\n", p[1]), func(x *agent) { a = x })
 	a.builder.addrs.refresh()
-	for addr, want := range map[string]bool{"127.0.0.9": true, "192.0.2.53": false} {
-		if got := a.servesPods(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("at all addresses, %s: %v, want %v", addr, got, want)
-		}
-	}
+	check.Equal(t, []bool{true, false}, own("127.0.0.9", "192.0.2.53"), "own addresses of a block for all addresses")
+	check.Equal(t, 0, len(a.clusterDNS()), "servers without a view")
 }
