@@ -355,7 +355,8 @@ func (t *iptablesBackend) readState(ctx context.Context, desired desiredRules, f
 	found := make(map[chain]chainState)
 	for _, c := range chains() {
 		needed := len(chainRules(desired, f, c)) > 0
-		if !needed && !t.tableLoaded(f, c.table) {
+		if !needed && t.isAbsent(f, c) {
+			found[c] = chainState{}
 			continue
 		}
 		var s chainState
@@ -372,6 +373,13 @@ func (t *iptablesBackend) readState(ctx context.Context, desired desiredRules, f
 		found[c] = s
 	}
 	return found, nil
+}
+
+// isAbsent reports whether a chain that is not needed need not be listed: the kernel does not have the table, or the last
+// write has seen to it that there is no chain for the node's own look-ups, which most agents never have.
+func (t *iptablesBackend) isAbsent(f Family, c chain) bool {
+	known := t.lastWrite[f].chains
+	return !t.tableLoaded(f, c.table) || c.name == hostDivertChain && known != nil && !known[c].exists
 }
 
 // readHook adds to s what is in c's built-in chain.

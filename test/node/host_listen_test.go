@@ -150,6 +150,49 @@ func TestHostListenSkipTeardown(t *testing.T) {
 	check.NoError(t, files.names(testbed.ClusterDNS4)(t.Context()))
 }
 
+// ended returns a probe that succeeds when the process has ended.
+func ended(p *peer.Process) peer.Probe {
+	return func(context.Context) error {
+		select {
+		case <-p.Done():
+			return nil
+		default:
+			return errors.New("it runs")
+		}
+	}
+}
+
+// TestHostListenHandover: an upgrade leaves the file alone, and queries are answered all the time; an agent with
+// -host-resolver=remove restores it, and one that hands over to another without the address is the last step.
+func TestHostListenHandover(t *testing.T) {
+	t.Parallel()
+	l := newNetwork(t)
+	files := nodeFiles(filepath.Join(l.dir, "host"))
+	original := "nameserver " + testbed.ClusterDNS4 + "\n"
+	files.write(t, original)
+	handover := "-handover-dir=" + l.handoverDir()
+	first := l.startHostAgent(files, handover, "-handover-compare=0")
+	first.Must(t, "the file to name the agent", files.names(hostAddr, testbed.ClusterDNS4))
+	installed, err := os.Stat(files.resolvConf())
+	check.NoError(t, err)
+	second := l.startHostAgent(files, handover, "-handover-compare=0")
+	second.Must(t, "the first agent to end", ended(first))
+	if now, err := os.Stat(files.resolvConf()); err != nil || !os.SameFile(now, installed) {
+		t.Errorf("the file was written at the hand-over (%v)", err)
+	}
+	check.NoError(t, l.Answers(l.node, testbed.FromCluster, "udp", hostAddr+":53")(t.Context()))
+	third := l.startHostAgent(files, handover, "-handover-compare=0", "-host-resolver=remove")
+	third.Must(t, "the second agent to end", ended(second))
+	third.Must(t, "the file to be as before", func(context.Context) error {
+		text, err := os.ReadFile(files.resolvConf())
+		if err == nil && string(text) != original {
+			err = errors.New(string(text))
+		}
+		return err
+	})
+	check.NoError(t, l.Answers(l.node, testbed.FromCluster, "udp", hostAddr+":53")(t.Context()))
+}
+
 // TestHostListenOff: without the flags nothing listens at the address, and the node's files are not read.
 func TestHostListenOff(t *testing.T) {
 	t.Parallel()
