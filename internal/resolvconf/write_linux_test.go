@@ -48,3 +48,24 @@ func TestBindMount(t *testing.T) {
 		t.Errorf("left behind: %q", left)
 	}
 }
+
+// TestOwner: a file of another user stays that user's.
+func TestOwner(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to give a file away")
+	}
+	n := newNode(t, map[string]string{resolvPath: "nameserver 192.0.2.1\n"})
+	if err := os.Chown(n.at(resolvPath), 101, 102); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []func(){n.install, n.remove} {
+		step()
+		info, err := os.Stat(n.at(resolvPath))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := info.Sys().(*syscall.Stat_t); st.Uid != 101 || st.Gid != 102 {
+			t.Errorf("the file belongs to %d:%d", st.Uid, st.Gid)
+		}
+	}
+}
