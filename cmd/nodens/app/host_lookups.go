@@ -123,7 +123,7 @@ func (h *hostLookups) check(ctx context.Context) {
 	h.state.Store(&s)
 	if len(s.Servers) > 0 && !slices.Equal(s.Servers, h.servers) {
 		h.log.Info("the node's name servers", "manager", string(s.Manager), "servers", s.Servers)
-		h.servers = s.Servers
+		h.servers, h.retry = s.Servers, time.Time{}
 		h.setDiversion(ctx, s.Servers)
 		h.reload(ctx)
 	}
