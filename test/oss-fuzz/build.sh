@@ -18,6 +18,7 @@ internal/config FuzzSearches
 internal/expression FuzzParse
 internal/grpcframe FuzzParse
 internal/handover FuzzUnpack
+internal/resolvconf FuzzFile
 internal/sketch FuzzBounds
 internal/wire FuzzClientOption
 internal/wire FuzzCopyAsAlias
