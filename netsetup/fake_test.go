@@ -32,7 +32,8 @@ type fakeNode struct {
 	interfaces []Interface
 	addrs      []Addr
 	// ownerTables counts those who keep queries of the machine itself untracked.
-	ownerTables int
+	ownerTables    int
+	conntrackAddrs [][]netip.Addr // of each call
 	// conntrackTargets are the servers of each call of forget.
 	conntrackTargets [][]netip.AddrPort
 	tables           fakeTables
@@ -211,9 +212,10 @@ func (f *fakeNode) openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, e
 }
 
 // deleteConntrack implements Node.
-func (f *fakeNode) deleteConntrack(_ []netip.Addr, _ uint16, servers []netip.AddrPort) (int, error) {
+func (f *fakeNode) deleteConntrack(addrs []netip.Addr, _ uint16, servers []netip.AddrPort) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.conntrackAddrs = append(f.conntrackAddrs, addrs)
 	f.conntrackTargets = append(f.conntrackTargets, servers)
 	return 0, nil
 }

@@ -5,6 +5,7 @@ package netsetup
 // Inside the package: the tests use desired rules, which are not exported.
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -157,6 +158,11 @@ func TestDivertHost(t *testing.T) {
 	if strings.Contains(dump, "127.0.0.1:53") || s.Stats().HostDiversion != 2 {
 		t.Errorf("%d servers:\n%s", s.Stats().HostDiversion, dump)
 	}
+	// Each change forgets the entries of its own addresses, not those of the others.
+	last := len(node.conntrackAddrs) - 1
+	check.Equal(t, fmt.Sprint([]netip.Addr{hostAddr}, diversionTargets(oldServers, nil)), fmt.Sprint(node.conntrackAddrs[last], node.conntrackTargets[last]), "the entries to delete")
+	check.NoError(t, s.Divert(t.Context(), servers[:1]))
+	check.Equal(t, fmt.Sprint(dualStack().Addresses, servers[:1]), fmt.Sprint(node.conntrackAddrs[last+1], node.conntrackTargets[last+1]), "the entries to delete")
 	check.NoError(t, s.DivertHost(t.Context(), nil)) // keeps the last ones
 	if s.Stats().HostDiversion != 2 {
 		t.Error("the servers are forgotten")
