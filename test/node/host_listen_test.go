@@ -162,8 +162,8 @@ func ended(p *peer.Process) peer.Probe {
 	}
 }
 
-// TestHostListenHandover: an upgrade leaves the file alone, and queries are answered all the time; an agent with
-// -host-resolver=remove restores it, and one that hands over to another without the address is the last step.
+// TestHostListenHandover: an upgrade leaves the file alone, and queries are answered afterwards; an agent with
+// -host-resolver=remove restores it, and still answers.
 func TestHostListenHandover(t *testing.T) {
 	t.Parallel()
 	l := newNetwork(t)
