@@ -69,7 +69,7 @@ func TestTail(t *testing.T) {
 		"not shown: 5 queries beyond 1000 a second, 7 that this command was too slow for\n", "ended after 1h0m0s; --for changes this\n",
 	)
 	_, out, _ = outcome(t, "tail", "--admin-socket", socket, "--all-clients", "-o", "wide")
-	if !strings.Contains(squeeze(out), " 300ms . v - tcp won waste no reply\n") || !strings.Contains(squeeze(out), " 21µs . - Deployment/web udp - - -\n") || asked != "/tail?all=true&for=1h0m0s" {
+	if !strings.Contains(squeeze(out), " 300ms . v - tcp won waste - no reply\n") || !strings.Contains(squeeze(out), " 21µs . - Deployment/web udp - - - -\n") || asked != "/tail?all=true&for=1h0m0s" {
 		t.Errorf("asked %s, wide:\n%s", asked, out)
 	}
 	_, out, _ = outcome(t, "tail", "--admin-socket", socket, "--namespace", "shop", "-o", "json")

@@ -34,7 +34,7 @@ func (p *tailPrinter) head() error {
 	}
 	row := fmt.Sprintf(tailFormat, "TIME", "CLIENT", "NAME", "TYPE", "RCODE", "SOURCE", "CACHE", "AGE", "UPSTREAM", "UPTIME", "DURATION")
 	if p.output.Wide() {
-		row += "  ZONE  VIEW  WORKLOAD  PROTOCOL  HEDGE  SEARCH-PATH  ERROR"
+		row += "  ZONE  VIEW  WORKLOAD  PROTOCOL  HEDGE  SEARCH-PATH  POLICY  ERROR"
 	}
 	p.add("NODE", row)
 	return p.flush()
@@ -132,5 +132,5 @@ func tailRow(q *report.TailQuery, wide bool) string {
 	case q.Hedged:
 		hedge = "lost"
 	}
-	return strings.Join([]string{row, dash(q.Zone), dash(q.View), dash(q.Workload), q.Protocol, hedge, dash(q.SearchPath), dash(q.Error)}, "  ")
+	return strings.Join([]string{row, dash(q.Zone), dash(q.View), dash(q.Workload), q.Protocol, hedge, dash(q.SearchPath), dash(q.Policy), dash(q.Error)}, "  ")
 }

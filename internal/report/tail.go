@@ -85,6 +85,8 @@ type TailQuery struct {
 	HedgeWon        bool    `json:"hedgeWon"`
 	ViewSeconds     float64 `json:"viewSeconds"`
 	SearchPath      string  `json:"searchPath"` // waste or followed
+	// Policy is the DNSPolicy that denies the name, or would if it were not in audit mode, as NAMESPACE/NAME.
+	Policy          string  `json:"policy"`
 	DurationSeconds float64 `json:"durationSeconds"`
 	Error           string  `json:"error"`
 }

@@ -251,7 +251,7 @@ func (r *Request) describe(answered bool) *tail.Query {
 		Time: time.Now().Add(-r.Latency), Client: netip.AddrPortFrom(r.Client.Addr().Unmap(), r.Client.Port()),
 		Namespace: namespace, Pod: pod.Name, Workload: workloadName(pod.Workload),
 		Proto: r.Proto.String(), Name: wire.Name(r.Query.Name()).String(), Type: wire.TypeName(r.Query.Type),
-		View: r.zone.View.Name(), Source: r.sourceName(), SearchPath: r.searchPath(), Latency: r.Latency,
+		View: r.zone.View.Name(), Source: r.sourceName(), SearchPath: r.searchPath(), Policy: r.policyName(), Latency: r.Latency,
 	}
 	if r.zone.Name != "" {
 		q.Zone = r.zone.Name.String()

@@ -97,6 +97,7 @@ var placeholders = map[string]value{
 	"{upstream_duration}": where(func(l *logLine) bool { return l.ownLookups.waits.asked },
 		func(b []byte, l *logLine) []byte { return appendSeconds(b, l.ownLookups.waits.upstream) }),
 	"{cache}":       text(func(l *logLine) string { use, _ := l.cacheUse(); return use }),
+	"{policy}":      text(func(l *logLine) string { return l.policyName() }),
 	"{search_path}": text(func(l *logLine) string { return l.searchPath() }),
 }
 

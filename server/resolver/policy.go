@@ -114,6 +114,14 @@ func (r *Request) denyByPolicy() {
 	r.source = fromPolicy
 }
 
+// policyName returns the policy that denies r, or would if it were not in audit mode, as NAMESPACE/NAME; "" for none.
+func (r *Request) policyName() string {
+	if r.verdicts&(forbidden|audited) == 0 || r.denial.Policy == nil {
+		return ""
+	}
+	return r.denial.Policy.Namespace + "/" + r.denial.Policy.Name
+}
+
 // countDenial counts r, which is finished and which a policy denies, or would deny. Names that only a search path makes are not
 // counted.
 func (r *Request) countDenial() {

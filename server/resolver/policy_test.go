@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/tail"
 	"github.com/nodens-dns/nodens/test/race"
 	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 	"github.com/nodens-dns/nodens/test/soak"
@@ -407,6 +408,25 @@ func TestPolicyCopies(t *testing.T) {
 			if !ok || terms.Clients.IsAll() || !terms.ByPolicy || terms.Clients.Policy != class || terms.Clients.Mark != table.Mark() {
 				t.Errorf("%s for %s: %t, %+v", name, client, ok, terms.Clients)
 			}
+		}
+	}
+}
+
+// TestPolicyTail: watchers and logs see which policy denies a query, or would.
+func TestPolicyTail(t *testing.T) {
+	d := policyDesk(t, "", nil)
+	d.bind(map[string][]testPolicy{boundPod: {{name: "p", deny: []string{"a.test"}, others: true}, {name: "q", audit: true, deny: []string{"web.a.svc.cluster.local"}}}})
+	d.rt.Tail = new(tail.Feed)
+	watcher, err := d.rt.Tail.Subscribe(tail.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close()
+	d.from(boundPod+":53", resolver.TCP)
+	for query, want := range map[string]string{"a.test. A": "ns/p", "web.a.svc.cluster.local. A": "ns/q", "db.b.svc.cluster.local. A": ""} {
+		d.ask(asked(query))
+		if q := <-watcher.Queries(); q.Policy != want {
+			t.Errorf("%s: %q, want %q", query, q.Policy, want)
 		}
 	}
 }

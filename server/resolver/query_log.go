@@ -228,7 +228,7 @@ func (r *Request) appendFinished(attrs []slog.Attr) []slog.Attr {
 	}
 	for _, a := range [...]slog.Attr{
 		slog.String("namespace", namespace), slog.String("pod", pod.Name), slog.String("workload", workloadName(pod.Workload)),
-		slog.String("source", r.sourceName()), slog.String("cache", use), slog.String("search_path", r.searchPath()), slog.String("upstream", server),
+		slog.String("source", r.sourceName()), slog.String("cache", use), slog.String("search_path", r.searchPath()), slog.String("policy", r.policyName()), slog.String("upstream", server),
 	} {
 		if a.Value.String() != "" {
 			attrs = append(attrs, a)

@@ -65,8 +65,10 @@ type Query struct {
 	Hedged             bool
 	HedgeWon           bool
 	SearchPath         string
-	Latency            time.Duration
-	Err                string
+	// Policy is the DNSPolicy that denies the name, or would if it were not in audit mode, as NAMESPACE/NAME.
+	Policy  string
+	Latency time.Duration
+	Err     string
 }
 
 // Filter selects queries. The zero Filter selects all.

@@ -280,7 +280,7 @@ func newTailQuery(q *tail.Query) *report.TailQuery {
 	line := &report.TailQuery{
 		Time: q.Time.UTC(), Client: q.Client.String(), Namespace: q.Namespace, Pod: q.Pod, Workload: q.Workload,
 		Protocol: q.Proto, Name: q.Name, Type: q.Type, Rcode: q.Rcode, Zone: q.Zone, View: q.View, Source: q.Source, Cache: q.Cache,
-		Upstream: q.Upstream, UpstreamSeconds: q.Exchange.Seconds(), ViewSeconds: q.ViewWait.Seconds(), Hedged: q.Hedged, HedgeWon: q.HedgeWon, SearchPath: q.SearchPath,
+		Upstream: q.Upstream, UpstreamSeconds: q.Exchange.Seconds(), ViewSeconds: q.ViewWait.Seconds(), Hedged: q.Hedged, HedgeWon: q.HedgeWon, SearchPath: q.SearchPath, Policy: q.Policy,
 		DurationSeconds: q.Latency.Seconds(), Error: q.Err,
 	}
 	if q.Cache != "" && q.Age >= 0 {
