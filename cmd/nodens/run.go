@@ -102,7 +102,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(), newHostCommand(),
 		newStatusCommand(), newTopCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newSampleNodeCommand(),
-		newTailCommand(), newUpstreamsCommand(), newFlushCommand(),
+		newTailCommand(), newPolicyCommand(), newUpstreamsCommand(), newFlushCommand(),
 		newCompletionCommand(), newVersionCommand(),
 	)
 	root.SetHelpCommand(cli.NewHelpCommand())

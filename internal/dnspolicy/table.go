@@ -94,6 +94,9 @@ func (t *Table) Set(classes map[netip.Addr]*Class, known bool, bump func()) (cha
 	return true
 }
 
+// All returns the classes by the addresses of the node's pods, nil for pods that no policy binds. The caller must not change them.
+func (t *Table) All() map[netip.Addr]*Class { return t.state.Load().classes }
+
 // Known reports whether all policies and pods are known. A nil Table has nothing to learn.
 func (t *Table) Known() bool { return t == nil || t.state.Load().known }
 

@@ -2,9 +2,12 @@ package install
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	client "k8s.io/client-go/kubernetes"
 
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/check"
@@ -114,8 +118,9 @@ func testPolicyOfAgent(t *testing.T, server *apiserver.Server, policies policyAP
 	port, err := peer.Port()
 	check.NoError(t, err)
 	kubeconfig := tokenKubeconfig(t, server, agentToken(t, policies.admin, "n1"))
+	socket := filepath.Join(t.TempDir(), "admin.sock")
 	agent := peer.StartServer(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n kubernetes cluster.local {\n  kubeconfig %s\n }\n hosts {\n  192.0.2.1 api.example.com\n  192.0.2.2 other.example.com\n  fallthrough\n }\n}\n", port, kubeconfig), peer.Command{
-		Name: "nodens", Args: []string{"--node-name=n1", "--dns-policies=closed"},
+		Name: "nodens", Args: []string{"--node-name=n1", "--dns-policies=closed", "--admin-socket=" + socket},
 	})
 	await := func(what string, want map[string]string) { // rcodes by client and name
 		t.Helper()
@@ -141,6 +146,13 @@ func testPolicyOfAgent(t *testing.T, server *apiserver.Server, policies policyAP
 	await("denials", map[string]string{api: "NOERROR", other: "REFUSED", service: "NXDOMAIN", elsewhere: "NOERROR"})
 	check.NoError(t, policies.create(ctx, "services", `{"podSelector": {}, "allowServices": [{}], "deny": ["api.example.com"]}`))
 	await("the sum of two policies", map[string]string{api: "REFUSED", other: "REFUSED", service: "NOERROR", elsewhere: "NOERROR"})
+	out, err := exec.CommandContext(ctx, peer.Build(t, "nodens"), "policy", "--admin-socket", socket, "-o", "json").Output()
+	check.NoError(t, err)
+	var shown report.Policies
+	check.NoError(t, json.Unmarshal(out, &shown))
+	if len(shown.Pods) != 1 || shown.Pods[0].Pod != "web" || len(shown.Pods[0].Policies) != 2 || shown.Pods[0].Policies[0].Name != "services" || shown.Pods[0].Policies[0].Denied == 0 || !shown.Known || shown.Unknown != "closed" {
+		t.Errorf("nodens policy prints %s", out)
+	}
 	check.NoError(t, policies.remove(ctx, "services"))
 	pod.Labels["app"] = "db"
 	pod, err = policies.admin.CoreV1().Pods("default").Update(ctx, pod, metav1.UpdateOptions{})

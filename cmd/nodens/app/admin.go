@@ -107,6 +107,7 @@ func (a *agent) adminHandler() http.Handler {
 	mux.HandleFunc("GET /clients", a.showClients)
 	mux.HandleFunc("GET /names", a.showNames)
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
+	mux.HandleFunc("GET /policies", a.showPolicies)
 	mux.HandleFunc("GET /plan", a.showPlan)
 	mux.HandleFunc("GET /explain", a.showExplain)
 	mux.HandleFunc("POST /explain", a.showExplain)
