@@ -113,7 +113,7 @@ e2e-matrix: e2e-networks
 
 # Of that, the pod networks with kube-proxy's mode iptables and the newest release.
 e2e-networks:
-	@sh test/install.sh nsenter ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc
+	@sh test/install.sh nsenter ip iptables nft ipset conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc clang-19
 	@bash test/clean.sh go run ./test/e2e -only network -network all -network-out docs/reference/networks.md
 
 # Answers in the kernel, on the kernels of Debian's releases, each in a virtual machine.

@@ -9,6 +9,7 @@ package() {
 	ip) echo iproute2 ;;
 	iptables) echo iptables ;;
 	nft) echo nftables ;;
+	ipset) echo ipset ;;
 	conntrack) echo conntrack ;;
 	kdig) echo knot-dnsutils ;;
 	host) echo bind9-host ;;
@@ -43,6 +44,7 @@ package() {
 	busybox) echo busybox-static ;;
 	musl-gcc) echo musl-tools musl-dev ;;
 	clang-14) echo clang-14 ;;
+	clang-19) echo clang-19 ;;
 	qemu-system-x86_64) echo qemu-system-x86 ;;
 	qemu-aarch64) echo qemu-user ;;
 	xz) echo xz-utils ;;

@@ -222,7 +222,7 @@ func TestCheckSilent(t *testing.T) {
 		}
 	}
 	lacksTexts(t, stdout, "c2VjcmV0", "in-the-block")
-	hasTexts(t, stdout, "`lameduck` is shortened to 2s", "`loop` stops forwarding", "`serve_stale` asks the upstreams first")
+	hasTexts(t, stdout, "`lameduck` is shortened to 2s, or to 30s", "`loop` stops forwarding", "`serve_stale` asks the upstreams first")
 	if t.Failed() {
 		t.Log(stdout)
 	}

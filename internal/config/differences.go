@@ -52,7 +52,7 @@ func differencesOf(b *Block) (list []string) {
 		{b.Cache != nil && b.Cache.Stale.For > 0 && b.Cache.Stale.Mode == StaleFallback, "`serve_stale` asks the upstreams first; CoreDNS without a mode answers at once, as does `serve_stale DURATION immediate`"},
 		{b.Cache != nil && b.Kubernetes != nil, "answers from `kubernetes` are not cached, so changes are visible at once"},
 		{b.Loop != nil, "`loop` stops forwarding while there is a loop; CoreDNS ends the process"},
-		{b.Health != nil && b.Health.Lameduck > MaxLameduck, fmt.Sprintf("`lameduck` is shortened to %s", MaxLameduck)},
+		{b.Health != nil && b.Health.Lameduck > MaxLameduck, fmt.Sprintf("`lameduck` is shortened to %s, or to %s by an agent that sets nothing up on the node", MaxLameduck, MaxPodLameduck)},
 	} {
 		if d.applies {
 			list = append(list, d.text)

@@ -3,8 +3,12 @@ package config
 import "time"
 
 // MaxLameduck is the longest time that an agent spends on `lameduck`, so that the whole stop, with teardown and the last queries,
-// takes less than five seconds.
-const MaxLameduck = 2 * time.Second
+// takes less than five seconds. MaxPodLameduck is that of an agent that has set nothing up on the node: the pods that use it have
+// to find another one meanwhile.
+const (
+	MaxLameduck    = 2 * time.Second
+	MaxPodLameduck = 30 * time.Second
+)
 
 // Health is `health [ADDRESS] { lameduck DURATION }`.
 type Health struct {

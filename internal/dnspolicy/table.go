@@ -3,7 +3,6 @@ package dnspolicy
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
@@ -33,7 +32,6 @@ type Table struct {
 type state struct {
 	known   bool                  // which policies and pods there are
 	classes map[netip.Addr]*Class // by the addresses of pods; nil for those that no policy binds
-	ipv4    map[uint32]*Class     // those of IPv4 addresses: a look-up takes a third of the time
 	changed chan struct{}         // closed when there is another state
 }
 
@@ -60,22 +58,12 @@ func (t *Table) ClassOf(addr netip.Addr) *Class {
 	if !t.Closed && len(s.classes) == 0 {
 		return nil
 	}
-	c, ok := s.find(addr)
+	addr = addr.Unmap().WithZone("")
+	c, ok := s.classes[addr]
 	if ok || !t.Closed || t.isHost(addr) {
 		return c
 	}
 	return unknown
-}
-
-// find returns the class of a pod's address; ok is false for other addresses.
-func (s *state) find(addr netip.Addr) (c *Class, ok bool) {
-	if addr.Is4() || addr.Is4In6() {
-		b := addr.As4()
-		c, ok = s.ipv4[binary.BigEndian.Uint32(b[:])]
-		return c, ok
-	}
-	c, ok = s.classes[addr.WithZone("")]
-	return c, ok
 }
 
 // ID returns the ID of the class of the client at addr, 0 if no policy binds it.
@@ -87,10 +75,10 @@ func (t *Table) ID(addr netip.Addr) uint32 {
 }
 
 func (t *Table) isHost(addr netip.Addr) bool {
-	return addr.Unmap().IsLoopback() || t.Host != nil && t.Host(addr.Unmap())
+	return addr.IsLoopback() || t.Host != nil && t.Host(addr)
 }
 
-// Set replaces the classes by the addresses of the node's pods, which are not IPv4-mapped, with nil for pods that no policy binds. The caller must not
+// Set replaces the classes by the addresses of the node's pods, with nil for pods that no policy binds. The caller must not
 // change classes afterwards. known says that all policies and pods are known. If that is a change, Set calls bump, which moves
 // the counter of [Table.Mark], before and after it, and returns true.
 func (t *Table) Set(classes map[netip.Addr]*Class, known bool, bump func()) (changed bool) {
@@ -100,22 +88,10 @@ func (t *Table) Set(classes map[netip.Addr]*Class, known bool, bump func()) (cha
 	}
 	// Readers take no lock. What one has found out before the new state is visible ends with the second bump.
 	bump()
-	t.state.Store(newState(known, classes))
+	t.state.Store(&state{known: known, classes: classes, changed: make(chan struct{})})
 	bump()
 	close(old.changed)
 	return true
-}
-
-// newState returns the state with these classes.
-func newState(known bool, classes map[netip.Addr]*Class) *state {
-	s := &state{known: known, classes: classes, ipv4: make(map[uint32]*Class, len(classes)), changed: make(chan struct{})}
-	for addr, c := range classes {
-		if addr.Is4() {
-			b := addr.As4()
-			s.ipv4[binary.BigEndian.Uint32(b[:])] = c
-		}
-	}
-	return s
 }
 
 // All returns the classes by the addresses of the node's pods, nil for pods that no policy binds. The caller must not change them.

@@ -169,13 +169,19 @@ func (a *adoptionTest) optIn(ctx context.Context, s *suite) (string, error) {
 	if err := a.checkServers(ctx, s, pods, localDNS, cluster.DNS); err != nil {
 		return "", err
 	}
+	a.pods = pods
+	return a.checkCounted(ctx, s)
+}
+
+// checkCounted checks that the agents count the look-ups of their nodes' pods.
+func (a *adoptionTest) checkCounted(ctx context.Context, s *suite) (string, error) {
 	var seen []string
 	for i, n := range s.cluster.Nodes() {
 		before, err := s.cluster.MetricSum(ctx, n, metricsPort, requestsMetric)
 		if err != nil {
 			return "", err
 		}
-		answers, err := a.askEach(ctx, s, pods[i], 5)
+		answers, err := a.askEach(ctx, s, a.pods[i], 5)
 		if err != nil {
 			return "", err
 		}
@@ -188,7 +194,6 @@ func (a *adoptionTest) optIn(ctx context.Context, s *suite) (string, error) {
 		}
 		seen = append(seen, fmt.Sprintf("%s: %d look-ups by %s, %.0f queries counted", n.Name, answers, strings.Join(resolvers(), ", "), after-before))
 	}
-	a.pods = pods
 	return strings.Join(seen, "; "), nil
 }
 
@@ -321,15 +326,7 @@ func (a *adoptionTest) joinNode(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := s.cluster.Exec(ctx, pod.Namespace, pod.Name, "cat", "/etc/resolv.conf", "/tmp/first")
-	if err != nil {
-		return "", err
-	}
-	conf, answers, _ := strings.Cut(out, "musl ")
-	if strings.Count(conf, "nameserver ") != 1 || !strings.Contains(conf, "nameserver "+localDNS+"\n") {
-		return "", fmt.Errorf("the pod's resolv.conf is %q, want the agent alone", conf)
-	}
-	if err := checkAnswers("musl "+answers, list); err != nil {
+	if err := checkFirst(ctx, s, pod, list); err != nil {
 		return "", err
 	}
 	ready, err := a.dnsReady(ctx, n)
@@ -342,6 +339,19 @@ func (a *adoptionTest) joinNode(ctx context.Context, s *suite) (string, error) {
 	}
 	return fmt.Sprintf("%s: the pod started %.0f s after the node's DNS was ready; its first %d look-ups were answered",
 		n.Name, started.Sub(ready).Seconds(), len(list)*len(resolvers())), nil
+}
+
+// checkFirst checks the pod's only server, and the answers to the first look-ups.
+func checkFirst(ctx context.Context, s *suite, pod corev1.Pod, list []question) error {
+	out, err := s.cluster.Exec(ctx, pod.Namespace, pod.Name, "cat", "/etc/resolv.conf", "/tmp/first")
+	if err != nil {
+		return err
+	}
+	conf, answers, _ := strings.Cut(out, "musl ")
+	if strings.Count(conf, "nameserver ") != 1 || !strings.Contains(conf, "nameserver "+localDNS+"\n") {
+		return fmt.Errorf("the pod's resolv.conf is %q, want the agent alone", conf)
+	}
+	return checkAnswers("musl "+answers, list)
 }
 
 // podOn waits until the DaemonSet's pod on the node is ready.

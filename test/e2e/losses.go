@@ -21,6 +21,8 @@ type lossLimit struct {
 	disconnects uint64
 	// fallback allows answers from the cluster DNS.
 	fallback bool
+	// restart allows that queries are lost after the process is gone, too, until the next one runs.
+	restart bool
 }
 
 // The limits follow docs/explanation/promises.md.
@@ -37,6 +39,14 @@ var (
 	// process is gone, which is measured. dying covers the queries in its socket buffers and
 	// at its upstreams.
 	agentKilled = lossLimit{name: "only what it had, and connections as above", dying: 50 * time.Millisecond, disconnects: 2, fallback: true}
+)
+
+// The limits of agents in pods of their own, to which Cilium leads the queries. They have no hand-over: a connection goes
+// on to the pod that it began with, and ends with it.
+var (
+	redirected = lossLimit{name: "only connections end", disconnects: 1, fallback: true}
+	// redirectedKill is for what Kubernetes and Cilium take until they notice.
+	redirectedKill = lossLimit{name: "what is asked until an agent is ready again", dying: 10 * time.Second, disconnects: 50, fallback: true, restart: true}
 )
 
 // podKill is when a node's agent was killed, and when its process was gone. The zero value means
@@ -118,7 +128,11 @@ func (p lossLimit) checkJob(j load.Job, r *load.Report, d podKill) error {
 	}
 	var late load.Counts
 	if !d.gone.IsZero() {
-		late = r.Between(d.gone, r.End.Add(1))
+		began := d.gone
+		if p.restart {
+			began = began.Add(p.dying)
+		}
+		late = r.Between(began, r.End.Add(1))
 	}
 	dying := p.dying + d.gone.Sub(d.killed)
 	for _, limit := range []struct {

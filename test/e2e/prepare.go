@@ -76,13 +76,16 @@ func (s *suite) startCluster(ctx context.Context, kind clusterKind) error {
 	if kind.dualStack {
 		servers = append(servers, localDNS6)
 	}
-	joining := 0
-	if kind.clusterDNS {
-		servers, joining = []string{cluster.DNS}, 1
-	}
 	network, err := cluster.FindPodNetwork(kind.network)
 	if err != nil {
 		return err
+	}
+	joining := 0
+	if kind.clusterDNS {
+		joining = 1
+	}
+	if kind.clusterDNS || network.OwnServices {
+		servers = []string{cluster.DNS}
 	}
 	s.kind = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{

@@ -36,6 +36,9 @@ type tool struct {
 // release.
 const clusterModule = "test/cluster"
 
+// ciliumModule has Cilium's programs.
+const ciliumModule = "test/networks/cilium"
+
 // releases are the minor releases of Kubernetes for test/conformance and make e2e-matrix, by their modules. For a new
 // one, copy clusterModule to the folder of its present release. Then set the versions of Kubernetes,
 // of its staging modules and of etcd in clusterModule, remove its indirect requirements, and run
@@ -65,6 +68,9 @@ func InRelease(name, release string) string {
 var tools = map[string]tool{
 	"actionlint":              {module: "test/actionlint", pkg: "github.com/rhysd/actionlint/cmd/actionlint"},
 	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost"},
+	"cilium-agent":            {module: ciliumModule, pkg: "github.com/cilium/cilium/daemon", versionOf: "github.com/cilium/cilium"},
+	"cilium-cni":              {module: ciliumModule, pkg: "github.com/cilium/cilium/plugins/cilium-cni"},
+	"cilium-operator":         {module: ciliumModule, pkg: "github.com/cilium/cilium/operator"},
 	"coredns":                 {module: "test/coredns", pkg: "."},
 	"e2e.test":                {module: clusterModule, pkg: "k8s.io/kubernetes/test/e2e", versioned: true, versionOf: "k8s.io/kubernetes", test: true},
 	"etcd":                    {module: clusterModule, pkg: "go.etcd.io/etcd/server/v3"},
@@ -75,6 +81,7 @@ var tools = map[string]tool{
 	"helm":                    {module: "test/helm", pkg: "helm.sh/helm/v3/cmd/helm"},
 	"kube-apiserver":          {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
 	"kube-controller-manager": {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", versioned: true},
+	"kube-router":             {module: "test/networks/kube-router", pkg: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router", versionOf: "github.com/cloudnativelabs/kube-router/v2"},
 	"kube-proxy":              {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-proxy", versioned: true},
 	"kube-scheduler":          {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-scheduler", versioned: true},
 	"kubectl":                 {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kubectl", versioned: true},

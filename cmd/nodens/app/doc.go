@@ -46,7 +46,7 @@
 //
 // # Stop
 //
-// When its context ends, the agent reports 503 on /ready, waits for `lameduck` (2 s at most)
+// When its context ends, the agent reports 503 on /ready, waits for `lameduck` (2 s at most, 30 s if it has set nothing up on the node)
 // and saves the cache. Then it removes the rules, so that new queries go to the cluster DNS,
 // closes the sockets, gives queries in flight one second, and removes the addresses. With
 // [options.Agent.SkipTeardown] the rules and the addresses stay, and the rules lead to the cluster

@@ -19,9 +19,13 @@ func (a *agent) lameduck() {
 			wait = max(wait, b.Health.Lameduck)
 		}
 	}
-	if wait > config.MaxLameduck {
-		a.log.Warn("lameduck shortened so that the stop takes less than five seconds", "lameduck", wait, "limit", config.MaxLameduck)
-		wait = config.MaxLameduck
+	limit := config.MaxLameduck
+	if a.net == nil {
+		limit = config.MaxPodLameduck
+	}
+	if wait > limit {
+		a.log.Warn("lameduck shortened so that the stop does not take too long", "lameduck", wait, "limit", limit)
+		wait = limit
 	}
 	a.log.Info("stopping", "lameduck", wait)
 	end := time.NewTimer(wait)

@@ -39,7 +39,7 @@
 {{- include "nodens.block" . }}
     health {{ include "nodens.at" (list . $c.healthPort) }}
 {{- if .Values.cilium.localRedirect }} {
-        lameduck 2s
+        lameduck 15s
     }
 {{- end }}
     ready {{ include "nodens.at" (list . $c.readyPort) }}

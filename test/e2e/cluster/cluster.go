@@ -302,17 +302,25 @@ func (o *Options) check() error {
 			return fmt.Errorf("the folder %s: give one outside of %s, where nodes have files of their own", o.Dir, hidden)
 		}
 	}
-	if o.Nodes < 1 || o.Joining < 0 || o.Nodes+o.Joining > maxNodes {
-		return fmt.Errorf("%d nodes and %d that join: a cluster has 1 to %d", o.Nodes, o.Joining, maxNodes)
-	}
-	if o.Joining > 0 && (o.Network.OwnRoutes || o.Network.Start != nil) {
-		return fmt.Errorf("the pod network %s: nodes can join only networks without programs", o.Network.Name)
+	if err := o.checkNodes(); err != nil {
+		return err
 	}
 	if o.Proxy != "iptables" && o.Proxy != "nftables" {
 		return fmt.Errorf("kube-proxy's mode %q: give iptables or nftables", o.Proxy)
 	}
 	if o.DualStack && o.Network.SingleStack {
 		return fmt.Errorf("the pod network %s: it has no IPv6; give another for a dual-stack cluster", o.Network.Name)
+	}
+	return nil
+}
+
+// checkNodes is check for the number of nodes.
+func (o *Options) checkNodes() error {
+	if o.Nodes < 1 || o.Joining < 0 || o.Nodes+o.Joining > maxNodes {
+		return fmt.Errorf("%d nodes and %d that join: a cluster has 1 to %d", o.Nodes, o.Joining, maxNodes)
+	}
+	if o.Joining > 0 && (o.Network.OwnRoutes || o.Network.Start != nil) {
+		return fmt.Errorf("the pod network %s: nodes can join only networks without programs", o.Network.Name)
 	}
 	return nil
 }

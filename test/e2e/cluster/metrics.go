@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strconv"
 
 	"github.com/nodens-dns/nodens/test/scrape"
 )
@@ -16,7 +18,12 @@ const maxMetricsSize = 4 << 20
 // MetricSum adds up the samples of a metric at a port of the node that have all the labels,
 // each as NAME="VALUE".
 func (c *Cluster) MetricSum(ctx context.Context, n *Node, port int, metric string, labels ...string) (sum float64, err error) {
-	url := fmt.Sprintf("http://%s:%d/metrics", n.Addr, port)
+	return c.MetricSumAt(ctx, net.JoinHostPort(n.Addr, strconv.Itoa(port)), metric, labels...)
+}
+
+// MetricSumAt is MetricSum at an address with a port, such as a pod's.
+func (c *Cluster) MetricSumAt(ctx context.Context, address, metric string, labels ...string) (sum float64, err error) {
+	url := "http://" + address + "/metrics"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, err

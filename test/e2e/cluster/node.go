@@ -73,6 +73,18 @@ func (n *Node) spawn(name, path string, args ...string) (*peer.Process, error) {
 	return n.cluster.process(n.Name+"-"+name, argv)
 }
 
+// spawnInGroup is spawn in the node's control group of version 2. The program's children are in it, too: containerd
+// chooses only the groups of version 1.
+func (n *Node) spawnInGroup(name, path string, args ...string) (*peer.Process, error) {
+	const enter = `echo $$ >"$1/cgroup.procs" && shift && exec "$@"`
+	return n.spawn(name, "sh", append([]string{"-c", enter, "sh", n.unifiedCgroup(), path}, args...)...)
+}
+
+// unifiedCgroup is the node's control group of version 2.
+func (n *Node) unifiedCgroup() string {
+	return filepath.Join(cgroupRoot, "unified", n.cluster.cgroup, n.Name)
+}
+
 // boot makes the node as far as it needs nobody else: containers can run on it then.
 func (n *Node) boot(ctx context.Context) error {
 	if err := n.writeFiles(); err != nil {
@@ -89,7 +101,15 @@ func (n *Node) boot(ctx context.Context) error {
 	if err := n.cluster.connectNode(ctx, n); err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	p, err := n.spawn("containerd", "containerd", "--config="+n.path("containerd.toml"))
+	spawn := n.spawn
+	if n.cluster.options.Network.OwnServices {
+		spawn = n.spawnInGroup // where its programs find the processes of containers
+		// On a folder that is no mount point, Cilium mounts the root of all groups.
+		if _, err := runOutput(n.Command(ctx, "mount", "--bind", n.unifiedCgroup(), n.unifiedCgroup())); err != nil {
+			return err
+		}
+	}
+	p, err := spawn("containerd", "containerd", "--config="+n.path("containerd.toml"))
 	if err != nil {
 		return err
 	}
@@ -121,6 +141,9 @@ func (n *Node) Import(ctx context.Context, files ...string) error {
 func (n *Node) start() error {
 	if err := n.startKubelet(); err != nil {
 		return err
+	}
+	if n.cluster.options.Network.OwnServices {
+		return nil
 	}
 	_, err := n.spawn("kube-proxy", n.cluster.binaries["kube-proxy"], "--config="+n.path("kube-proxy.yaml"), "--hostname-override="+n.Name)
 	return err

@@ -42,6 +42,8 @@ type PodNetwork struct {
 	// OwnRoutes says that these programs make the routes to the pods of other nodes. Otherwise
 	// the cluster makes them.
 	OwnRoutes bool
+	// OwnServices says that these programs forward packets to Services, in place of kube-proxy.
+	OwnServices bool
 	// SingleStack says that the network is for IPv4 only.
 	SingleStack bool
 	// Policies says that the network enforces NetworkPolicies.
@@ -57,7 +59,7 @@ type PodNetwork struct {
 // PodNetworks returns all networks, the default one first.
 func PodNetworks() []PodNetwork {
 	return []PodNetwork{
-		bridgeNetwork(), ptpNetwork(), policiesNetwork(), flannelNetwork("host-gw"), flannelNetwork("vxlan"), kubeRouterNetwork(),
+		bridgeNetwork(), ptpNetwork(), policiesNetwork(), flannelNetwork("host-gw"), flannelNetwork("vxlan"), kubeRouterNetwork(), ciliumNetwork(),
 	}
 }
 

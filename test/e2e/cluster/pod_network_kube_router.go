@@ -2,29 +2,20 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
-	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-)
 
-// kubeRouterEnv is the environment variable with the path of kube-router's program, which is not
-// available as a Go module.
-const kubeRouterEnv = "NODENS_KUBE_ROUTER"
+	"github.com/nodens-dns/nodens/test/peer"
+)
 
 // kubeRouterNetwork has kube-router on each node: for routes between the nodes by BGP, and for
 // NetworkPolicies. Services are kube-proxy's.
 func kubeRouterNetwork() PodNetwork {
-	missing := ""
-	if os.Getenv(kubeRouterEnv) == "" {
-		missing = "its program is not available as a Go module; give the path of one in " + kubeRouterEnv
-	}
 	return PodNetwork{
-		Name:    "kube-router",
-		Missing: missing,
+		Name:     "kube-router",
+		Programs: []string{"kube-router"},
 		Chain: func(n *Node) []object {
 			return []object{
 				{"type": "bridge", "bridge": "kube-bridge", "isGateway": true, "hairpinMode": true, "ipam": n.hostLocal()},
@@ -37,13 +28,9 @@ func kubeRouterNetwork() PodNetwork {
 		Policies:    true,
 		// Its chain for packets to the node returns those for the range of ClusterIPs.
 		ClusterIPsOpen: true,
-		Version: func(ctx context.Context) (string, error) {
-			out, err := exec.CommandContext(ctx, os.Getenv(kubeRouterEnv), "--version").CombinedOutput() //nolint:gosec // the operator's choice
-			if err != nil {
-				return "", fmt.Errorf("%s: %w", kubeRouterEnv, err)
-			}
-			line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-			return line, nil
+		Version: func(context.Context) (string, error) {
+			version, err := peer.ToolVersion("kube-router")
+			return "kube-router " + version, err
 		},
 	}
 }
@@ -66,7 +53,7 @@ func (n *Node) startKubeRouter(ctx context.Context) error {
 	const inOwnMounts = `mount --bind "$1" /etc/iproute2/rt_tables && shift && exec "$@"`
 	_, err = n.spawn("kube-router", "unshare", "--mount", "sh", "-c", inOwnMounts, "sh", n.path("rt_tables"),
 		"env", "NODE_NAME="+n.Name, "KUBE_ROUTER_CNI_CONF_FILE="+n.path(pluginConfigDir+"/kube-router.conflist"),
-		os.Getenv(kubeRouterEnv), "--kubeconfig="+n.cluster.kubeconfig(network),
+		n.cluster.binaries["kube-router"], "--kubeconfig="+n.cluster.kubeconfig(network),
 		"--run-router=true", "--run-firewall=true", "--run-service-proxy=false",
 		// No tunnels: the nodes are in one subnet.
 		"--enable-overlay=false",

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+)
+
+// ciliumChecks returns the checks of the part network on Cilium, whose programs forward packets to Services
+// before the node's rules see them: a CiliumLocalRedirectPolicy leads queries for kube-dns to the agents, which are
+// ordinary pods.
+func ciliumChecks(network cluster.PodNetwork) []check {
+	t := &networkTest{network: network, chaosTest: chaosTest{servers: []netip.Addr{netip.MustParseAddr(cluster.DNS)}}}
+	row := newNetworkRow(network, "Cilium", "off")
+	row.policy = "not tested"
+	return []check{
+		{"Cilium redirects queries for kube-dns to the agents", t.setUpRedirected},
+		{"rolled out", func(ctx context.Context, s *suite) (string, error) {
+			row.kubernetes = s.kubernetesVersion
+			s.networkRows = append(s.networkRows, row)
+			return t.measure(ctx, &row.upgrade, fault{"", [2]lossLimit{redirected, redirected}, t.rollMarked})
+		}},
+		{"each node's agent answers its pods", t.checkOwnAgents},
+		{"names", func(ctx context.Context, s *suite) (string, error) { return t.compareRedirected(ctx, row) }},
+		{"agents replaced", func(ctx context.Context, s *suite) (string, error) {
+			return t.measure(ctx, &row.upgrade, fault{"", [2]lossLimit{redirected, redirected}, (*chaosTest).rollAgain})
+		}},
+		{"agent killed", func(ctx context.Context, s *suite) (string, error) {
+			return t.measure(ctx, &row.kill, fault{"", [2]lossLimit{lossless, redirectedKill}, (*chaosTest).killLast})
+		}},
+		{"agents and configuration are restored", t.restore},
+	}
+}
+
+// setUpRedirected installs the overlay for Cilium, and starts all clients.
+func (t *networkTest) setUpRedirected(ctx context.Context, s *suite) (string, error) {
+	version, err := t.network.Version(ctx)
+	if err != nil {
+		return "", fmt.Errorf("the network's version: %w", err)
+	}
+	s.setVersion(t.network.Name, version)
+	runner := &t.installed.runner
+	if err := runner.prepare(ctx, s); err != nil {
+		return "", err
+	}
+	for _, args := range [][]string{
+		{"apply", "--kustomize=" + filepath.Join(runner.tree, "daemonset/overlays/cilium")},
+		{"rollout", "status", "--namespace=" + agentNamespace, "daemonset/" + agentDaemonSet, "--timeout=2m"},
+	} {
+		if _, err := s.cluster.Kubectl(ctx, "", args...); err != nil {
+			return "", err
+		}
+	}
+	s.agent = true
+	client, err := t.names.connect(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	seen, err := t.names.createObjects(ctx, s, client)
+	if err != nil {
+		return "", err
+	}
+	load, err := t.chaosTest.setUp(ctx, s)
+	return version + "; " + seen + "; " + load, err
+}
+
+// checkOwnAgents checks that the queries of each node's pod are counted by the agent on the same node.
+func (t *networkTest) checkOwnAgents(ctx context.Context, s *suite) (string, error) {
+	if t.api == nil {
+		return "", errNoLoadPods
+	}
+	agents, err := t.agentPods(ctx)
+	if err != nil {
+		return "", err
+	}
+	counted := func(node *cluster.Node) (sum float64, err error) {
+		for _, p := range agents {
+			if p.Spec.NodeName == node.Name {
+				return t.cluster.MetricSumAt(ctx, net.JoinHostPort(p.Status.PodIP, strconv.Itoa(metricsPort)), requestsMetric)
+			}
+		}
+		return 0, fmt.Errorf("%s has no agent", node.Name)
+	}
+	const queries = 50
+	for i, pod := range ordinaryPods()[:len(t.nodes)] {
+		before, err := counted(t.nodes[i])
+		if err != nil {
+			return "", err
+		}
+		input := strings.Repeat("udp 0 kubernetes.default.svc."+cluster.Domain+" A\n", queries)
+		if _, err := t.names.exec(ctx, s, pod, input, "probe", "wire", cluster.DNS+":53"); err != nil {
+			return "", err
+		}
+		after, err := counted(t.nodes[i])
+		if err != nil {
+			return "", err
+		}
+		if after-before < queries {
+			return "", fmt.Errorf("%d queries of %s made the agent of its node count %.0f", queries, pod, after-before)
+		}
+	}
+	return fmt.Sprintf("%d of %d queries", queries*len(t.nodes), queries*len(t.nodes)), nil
+}
+
+// compareRedirected compares the agents' answers with CoreDNS's.
+func (t *networkTest) compareRedirected(ctx context.Context, row *networkRow) (string, error) {
+	if t.api == nil {
+		return "", errNoLoadPods
+	}
+	w := &t.names
+	w.marked = t.marked
+	c, err := w.compareReplies(ctx, t.suite, w.comparedQuestions(), cluster.DNS)
+	row.names.queries += c.queries
+	row.names.different += c.different
+	return fmt.Sprintf("%d replies equal CoreDNS's", c.queries-c.different), err
+}
