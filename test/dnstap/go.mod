@@ -16,6 +16,7 @@ require (
 require (
 	github.com/coredns/caddy v1.1.4 // indirect
 	github.com/expr-lang/expr v1.17.8 // indirect
+	github.com/godbus/dbus/v5 v5.2.4 // indirect
 	github.com/quic-go/quic-go v0.64.1 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/net v0.59.0 // indirect
