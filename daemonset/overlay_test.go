@@ -145,10 +145,10 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// addHost makes the change of the component host.
+// addHost makes the change of the component host, with a value of --host-resolver.
 func addHost(set *appsv1.DaemonSet, resolver string) {
 	c := &set.Spec.Template.Spec.Containers[0]
-	c.Args = append(c.Args, "-host-listen=169.254.20.11", "-host-resolver="+resolver, "-host-root=/host")
+	c.Args = append(c.Args, "-host-listen=169.254.20.11", "-host-root=/host", "-host-resolver="+resolver)
 	for _, m := range []struct {
 		name, path string
 		kind       corev1.HostPathType
