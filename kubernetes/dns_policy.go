@@ -69,7 +69,6 @@ type policyRecord struct {
 	size                         int    // names and Services
 	// tooLarge says that the policy is larger than the bounds: it has no names, and allows none.
 	tooLarge bool
-	bytes    int // that it takes
 
 	seq      uint64            // another number for each record of a policySet
 	pods     int               // of the node, that it binds
@@ -129,7 +128,6 @@ func convertPolicy(o *dnsPolicy, f *faults) *policyRecord {
 		f.add("podSelector is not valid, so that the policy binds all pods of its namespace: %v", err.Error())
 		rec.selector = labels.Everything()
 	}
-	rec.bytes = policyBytes + len(rec.selector.String())
 	if rec.size > maxPolicyNames {
 		f.add("%d names, so that the policy allows none; at most %d are possible", rec.size, maxPolicyNames)
 		rec.cut()
@@ -150,13 +148,17 @@ func convertPolicy(o *dnsPolicy, f *faults) *policyRecord {
 		}
 		rec.services += key + "\x00"
 	}
-	rec.bytes += len(rec.allow) + len(rec.deny) + len(rec.services)
 	return rec
 }
 
 // cut makes rec a policy that allows nothing.
 func (rec *policyRecord) cut() {
 	rec.tooLarge, rec.allowOthers, rec.allow, rec.deny, rec.services, rec.size = true, false, "", "", "", 0
+}
+
+// bytes returns the memory that rec takes.
+func (rec *policyRecord) bytes() int {
+	return policyBytes + len(rec.selector.String()) + len(rec.allow) + len(rec.deny) + len(rec.services)
 }
 
 // same reports whether nothing that rec decides differs in other.

@@ -86,11 +86,8 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	p.WorkloadKind, p.WorkloadName = workloadOf(o, p.Name)
 	p.Ndots, p.HasNdots = ndotsOf(o.Spec.DNSConfig)
 	p.Labels = n.reportedLabels(o)
-	for _, ip := range rec.ips {
-		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
-			p.addrs, p.HasIPv6 = append(p.addrs, a), p.HasIPv6 || a.Is6()
-		}
-	}
+	p.addrs = unpackAddrs(rec.ips)
+	p.HasIPv6 = slices.ContainsFunc(p.addrs, netip.Addr.Is6)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.replace(rec.name, p)

@@ -117,19 +117,19 @@ func (s *policySet) put(rec *policyRecord, f *faults) {
 	old := ns.policies[rec.name]
 	bytes := ns.bytes
 	if old != nil {
-		bytes -= old.bytes
+		bytes -= old.bytes()
 	}
-	if bytes+rec.bytes > maxNamespacePolicies {
+	if bytes+rec.bytes() > maxNamespacePolicies {
 		f.add("the policies of the namespace have more than %d bytes, so that this one binds all of its pods and allows nothing", maxNamespacePolicies)
 		rec.cut()
-		rec.selector, rec.bytes = labels.Everything(), policyBytes
+		rec.selector = labels.Everything()
 	}
 	if old != nil && old.same(rec) {
 		return
 	}
 	s.lastSeq++
 	rec.seq = s.lastSeq
-	ns.bytes = bytes + rec.bytes
+	ns.bytes = bytes + rec.bytes()
 	ns.policies[rec.name] = rec
 	ns.replace(old, rec)
 	s.publish()
@@ -147,7 +147,7 @@ func (s *policySet) drop(namespace, name string) {
 		return
 	}
 	old := ns.policies[name]
-	ns.bytes -= old.bytes
+	ns.bytes -= old.bytes()
 	delete(ns.policies, name)
 	ns.replace(old, nil)
 	s.removeIfEmpty(namespace)
@@ -222,18 +222,13 @@ func (s *policySet) replacePod(namespace, key string, p *policyPod) {
 
 // newPolicyPod returns the pod o, of which rec is the record.
 func newPolicyPod(o *corev1.Pod, rec *pod) *policyPod {
-	p := &policyPod{terminating: rec.terminating}
+	p := &policyPod{addrs: unpackAddrs(rec.ips), terminating: rec.terminating}
 	size := 0
 	for key, value := range o.Labels {
 		size += len(key) + len(value)
 	}
 	if p.bindsAll = size > maxPodLabels; !p.bindsAll {
 		p.labels = maps.Clone(o.Labels)
-	}
-	for _, ip := range rec.ips {
-		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
-			p.addrs = append(p.addrs, a)
-		}
 	}
 	return p
 }

@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"maps"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -105,7 +104,6 @@ func (p *savedPolicy) record() *policyRecord {
 	rec := &policyRecord{
 		namespace: p.Namespace, name: p.Name, audit: p.Audit, allowOthers: p.Others, nxdomain: p.NXDomain, tooLarge: p.TooLarge,
 		allow: p.Allow, deny: p.Deny, services: p.Services, size: p.Size,
-		bytes: policyBytes + len(p.Selector) + len(p.Allow) + len(p.Deny) + len(p.Services),
 	}
 	rec.selector, _ = labels.Parse(p.Selector)
 	return rec
@@ -116,12 +114,7 @@ func (s *policySet) restorePod(p *savedPod) {
 	if s == nil || !p.Here || p.Host {
 		return
 	}
-	pod := &policyPod{labels: maps.Clone(p.Labels.Labels), bindsAll: p.Labels.BindsAll, terminating: p.Ending}
-	for _, ip := range p.IPs {
-		if a := unpackAddr(ip); !slices.Contains(pod.addrs, a) {
-			pod.addrs = append(pod.addrs, a)
-		}
-	}
+	pod := &policyPod{addrs: unpackAddrs(p.IPs), labels: maps.Clone(p.Labels.Labels), bindsAll: p.Labels.BindsAll, terminating: p.Ending}
 	namespace, _, _ := strings.Cut(p.Name, "/")
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,7 @@ func TestSavedPolicies(t *testing.T) {
 	}
 	for key, rec := range f.view.policies.namespaces["a"].policies {
 		other := back.view.policies.namespaces["a"].policies[key]
-		if other == nil || !rec.same(other) || rec.bytes != other.bytes || rec.size != other.size {
+		if other == nil || !rec.same(other) || rec.bytes() != other.bytes() || rec.size != other.size {
 			t.Errorf("%s comes back as %+v", key, other)
 		}
 	}

@@ -170,6 +170,16 @@ func unpackAddr(s string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
+// unpackAddrs returns the addresses of a list, each once and in its order.
+func unpackAddrs(list []string) (addrs []netip.Addr) {
+	for _, s := range list {
+		if a := unpackAddr(s); !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
 // lowerLabel returns name as the text of a label in lower case, "" if it is not a label.
 func lowerLabel(name string) string {
 	var buf [1 + wire.MaxLabel]byte
