@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nodens-dns/nodens/internal/resolvconf"
 )
 
 // upstreams parses TO….
@@ -96,18 +98,15 @@ func Nameservers(path string) ([]netip.AddrPort, error) {
 }
 
 // nameservers returns the addresses of the nameserver lines of text, and the numbers of those without an
-// address, which the system's resolver skips, too (resolv.conf(5)).
+// address.
 func nameservers(text []byte) (list []netip.AddrPort, bad []int) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxFile+1)
 	for number := 1; lines.Scan(); number++ {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
-		}
-		if addr, err := netip.ParseAddr(fields[1]); err == nil {
-			list = append(list, netip.AddrPortFrom(addr.Unmap(), 53))
-		} else {
+		switch addr, ok := resolvconf.Nameserver(lines.Text()); {
+		case addr.IsValid():
+			list = append(list, netip.AddrPortFrom(addr, plainPort))
+		case ok:
 			bad = append(bad, number)
 		}
 	}

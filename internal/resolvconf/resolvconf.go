@@ -351,12 +351,22 @@ func (h Host) read(p string) ([]byte, error) {
 	return text, nil
 }
 
-// nameservers returns the addresses of the nameserver lines of a resolv.conf. Like the C library, it skips lines
-// without an address.
+// Nameserver returns the address of a nameserver line of a resolv.conf (resolv.conf(5)). ok reports whether line is
+// one. If it has no IP address, addr is not valid, and the C library skips the line.
+func Nameserver(line string) (addr netip.Addr, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) < 2 || fields[0] != "nameserver" {
+		return netip.Addr{}, false
+	}
+	addr, _ = netip.ParseAddr(fields[1])
+	return addr.Unmap(), true
+}
+
+// nameservers returns the addresses of the nameserver lines of a resolv.conf.
 func nameservers(text []byte) (list []netip.Addr) {
 	for line := range bytes.Lines(text) {
-		if fields := strings.Fields(string(line)); len(fields) > 1 && fields[0] == "nameserver" {
-			list = append(list, parseAddrs(fields[1:2])...)
+		if addr, _ := Nameserver(string(line)); addr.IsValid() {
+			list = append(list, addr)
 		}
 	}
 	return list
