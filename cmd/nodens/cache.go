@@ -24,15 +24,20 @@ func newCacheCommand() *cobra.Command {
 		Long: `Show what the agent on this node has cached for a name, remove names, or show the caches in numbers.
 It asks the agent through its admin socket.`,
 		Example: "  nodens cache get www.example.org\n  nodens cache flush example.org --subtree\n  nodens cache stats",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cli.Usagef("give one of the commands get, flush and stats; %s --help describes them", cmd.CommandPath())
-			}
-			return cli.UnknownCommand(cmd, args[0])
-		},
-		RunE: func(*cobra.Command, []string) error { return nil }, // Args refuses every call
 	}
-	cmd.AddCommand(newCacheGetCommand(), newCacheFlushCommand(), newCacheStatsCommand())
+	return newGroup(cmd, "get, flush and stats", newCacheGetCommand(), newCacheFlushCommand(), newCacheStatsCommand())
+}
+
+// newGroup makes cmd a command that only has others below it; names lists them for the error without one.
+func newGroup(cmd *cobra.Command, names string, commands ...*cobra.Command) *cobra.Command {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cli.Usagef("give one of the commands %s; %s --help describes them", names, cmd.CommandPath())
+		}
+		return cli.UnknownCommand(cmd, args[0])
+	}
+	cmd.RunE = func(*cobra.Command, []string) error { return nil } // Args refuses every call
+	cmd.AddCommand(commands...)
 	return cmd
 }
 

@@ -25,15 +25,8 @@ func newHostCommand() *cobra.Command {
 		Long: `Point this node's own look-ups to the agent, or back, or show where they go. The agent does the
 same by itself with --host-resolver=auto.`,
 		Example: "  nodens host install --host-listen 169.254.20.11\n  nodens host status --host-listen 169.254.20.11\n  nodens host remove",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cli.Usagef("give one of the commands install, remove and status; %s --help describes them", cmd.CommandPath())
-			}
-			return cli.UnknownCommand(cmd, args[0])
-		},
-		RunE: func(*cobra.Command, []string) error { return nil }, // Args refuses every call
 	}
-	cmd.AddCommand(
+	return newGroup(cmd, "install, remove and status",
 		newHostAction(&cobra.Command{
 			Use:   "install",
 			Short: "Point this node's look-ups to the agent, with its other servers behind",
@@ -60,7 +53,6 @@ an argument is not valid.`,
 			Example: "  nodens host status --host-listen 169.254.20.11\n  nodens host status --host-listen 169.254.20.11 -o json",
 		}, hostStatus),
 	)
-	return cmd
 }
 
 // hostAction is the work of a command below `nodens host`. It returns what it has changed.

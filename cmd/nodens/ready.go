@@ -94,8 +94,8 @@ const (
 	restoredShown = 10 * time.Minute
 )
 
-// runReadyExplain prints the problems of the condition, or those of the Events. It returns an error if there are any, which is an
-// unknownError if the agent does not answer.
+// runReadyExplain prints the problems that make the condition False, or with events the others, of which only Events tell. It
+// returns an error if there are any, which is an unknownError if the agent does not answer.
 func runReadyExplain(ctx context.Context, socket *adminSocket, events bool, output *cli.Output, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
@@ -118,7 +118,7 @@ func runReadyExplain(ctx context.Context, socket *adminSocket, events bool, outp
 	return cmp.Or(err, printErr)
 }
 
-// readyProblems returns the problems of the condition, or those of the Events, in the order of s.
+// readyProblems returns the problems that runReadyExplain prints, in the order of s.
 func readyProblems(s *report.Status, events bool, now time.Time) []readyProblem {
 	list := []readyProblem{}
 	for _, p := range s.Problems {

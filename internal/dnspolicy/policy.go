@@ -22,7 +22,7 @@ import (
 // Policy is a policy for DNS names. It does not change after [Policy.Add] and [Policy.AddService], and is then
 // safe for concurrent use.
 type Policy struct {
-	// Namespace and Name are those of the object.
+	// Namespace and Name identify the object.
 	Namespace, Name string
 	// Audit says that the policy denies nothing.
 	Audit bool

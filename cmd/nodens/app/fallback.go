@@ -40,7 +40,7 @@ func newFallback(log *slog.Logger, service string, divert func(context.Context, 
 	return &fallback{log: log, setTargets: divert, services: clusterDNSServices(service), viewChanged: make(chan struct{}, 1)}
 }
 
-// clusterDNSServices returns the names of the Services that may be those of the cluster DNS: service in kube-system, and kube-dns.
+// clusterDNSServices returns the names of the Services that may lead to the cluster DNS: service in kube-system, and kube-dns.
 func clusterDNSServices(service string) []string {
 	const namespace, usual = "kube-system/", "kube-dns"
 	list := []string{namespace + service}
