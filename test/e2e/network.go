@@ -57,8 +57,7 @@ func (t *networkTest) modeChecks(row *networkRow, roll faultFunc) []check {
 	mode := "kernel path " + row.kernelPath + ": "
 	list := []check{
 		{mode + "rolled out", func(ctx context.Context, s *suite) (string, error) {
-			row.kubernetes = s.kubernetesVersion
-			s.networkRows = append(s.networkRows, row)
+			s.addRow(row)
 			return t.measure(ctx, &row.upgrade, fault{"", [2]lossLimit{lossless, lossless}, roll})
 		}},
 		{mode + "the agents are in this mode", func(ctx context.Context, s *suite) (string, error) { return t.checkMode(ctx, row.kernelPath == "on") }},
@@ -89,14 +88,22 @@ type faultFunc = func(*chaosTest, context.Context) (map[string]podKill, error)
 
 // setUp installs the agents with the overlay takeover, and starts all clients.
 func (t *networkTest) setUp(ctx context.Context, s *suite) (string, error) {
+	if err := t.install(ctx, s, "takeover"); err != nil {
+		return "", err
+	}
+	if err := t.waitServed(ctx, s); err != nil {
+		return "", err
+	}
+	return t.startClients(ctx, s)
+}
+
+// startClients starts the pods that ask for names, and those that send load.
+func (t *networkTest) startClients(ctx context.Context, s *suite) (string, error) {
 	version, err := t.network.Version(ctx)
 	if err != nil {
 		return "", fmt.Errorf("the network's version: %w", err)
 	}
 	s.setVersion(t.network.Name, version)
-	if err := t.installTakeover(ctx, s); err != nil {
-		return "", err
-	}
 	client, err := t.names.connect(ctx, s)
 	if err != nil {
 		return "", err
@@ -112,14 +119,14 @@ func (t *networkTest) setUp(ctx context.Context, s *suite) (string, error) {
 	return seen + "; " + load, err
 }
 
-// installTakeover installs the agents with the overlay takeover, and waits until they answer.
-func (t *networkTest) installTakeover(ctx context.Context, s *suite) error {
+// install installs the agents with an overlay.
+func (t *networkTest) install(ctx context.Context, s *suite, overlay string) error {
 	runner := &t.installed.runner // has a copy of the tree with short comparisons
 	if err := runner.prepare(ctx, s); err != nil {
 		return err
 	}
 	for _, args := range [][]string{
-		{"apply", "--kustomize=" + filepath.Join(runner.tree, "daemonset/overlays/takeover")},
+		{"apply", "--kustomize=" + filepath.Join(runner.tree, "daemonset/overlays", overlay)},
 		{"rollout", "status", "--namespace=" + agentNamespace, "daemonset/" + agentDaemonSet, "--timeout=2m"},
 	} {
 		if _, err := s.cluster.Kubectl(ctx, "", args...); err != nil {
@@ -127,7 +134,7 @@ func (t *networkTest) installTakeover(ctx context.Context, s *suite) error {
 		}
 	}
 	s.agent = true
-	return t.waitServed(ctx, s)
+	return nil
 }
 
 // waitServed waits until the agents answer at both addresses.
@@ -293,9 +300,6 @@ func (t *networkTest) checkNames(ctx context.Context, row *networkRow) (string, 
 	if t.api == nil {
 		return "", errNoLoadPods
 	}
-	w := &t.names
-	w.marked = t.marked
-	table := w.comparedQuestions()
 	before, err := t.kernelAnswers(ctx)
 	if err != nil {
 		return "", err
@@ -305,10 +309,7 @@ func (t *networkTest) checkNames(ctx context.Context, row *networkRow) (string, 
 		rounds = 2
 	}
 	for range rounds {
-		c, err := w.compareReplies(ctx, t.suite, table, localDNS, cluster.DNS)
-		row.names.queries += c.queries
-		row.names.different += c.different
-		if err != nil {
+		if err := t.compare(ctx, row); err != nil {
 			return "", err
 		}
 	}
@@ -322,9 +323,19 @@ func (t *networkTest) checkNames(ctx context.Context, row *networkRow) (string, 
 	return fmt.Sprintf("%d replies equal CoreDNS's, %.0f of them from the kernel", row.names.queries, after-before), nil
 }
 
-// comparedQuestions are for every kind of name.
-func (w *namesFixture) comparedQuestions() []question {
-	return slices.Concat(w.apiServerQuestions(), w.clusterIPQuestions(), w.headlessQuestions(), w.hostnameQuestions(), w.externalNameQuestions(), w.outsideQuestions())
+// compare compares the agents' answers at t.servers with CoreDNS's once, and adds the result to the row.
+func (t *networkTest) compare(ctx context.Context, row *networkRow) error {
+	w := &t.names
+	w.marked = t.marked
+	table := slices.Concat(w.apiServerQuestions(), w.clusterIPQuestions(), w.headlessQuestions(), w.hostnameQuestions(), w.externalNameQuestions(), w.outsideQuestions())
+	var addresses []string
+	for _, a := range t.servers {
+		addresses = append(addresses, a.String())
+	}
+	c, err := w.compareReplies(ctx, t.suite, table, addresses...)
+	row.names.queries += c.queries
+	row.names.different += c.different
+	return err
 }
 
 // kernelAnswers returns the number of queries answered in the kernel, of all nodes.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -22,8 +21,7 @@ func ciliumChecks(network cluster.PodNetwork) []check {
 	return []check{
 		{"Cilium redirects queries for kube-dns to the agents", t.setUpRedirected},
 		{"rolled out", func(ctx context.Context, s *suite) (string, error) {
-			row.kubernetes = s.kubernetesVersion
-			s.networkRows = append(s.networkRows, row)
+			s.addRow(row)
 			return t.measure(ctx, &row.upgrade, fault{"", [2]lossLimit{redirected, redirected}, t.rollMarked})
 		}},
 		{"each node's agent answers its pods", t.checkOwnAgents},
@@ -40,34 +38,10 @@ func ciliumChecks(network cluster.PodNetwork) []check {
 
 // setUpRedirected installs the overlay for Cilium, and starts all clients.
 func (t *networkTest) setUpRedirected(ctx context.Context, s *suite) (string, error) {
-	version, err := t.network.Version(ctx)
-	if err != nil {
-		return "", fmt.Errorf("the network's version: %w", err)
-	}
-	s.setVersion(t.network.Name, version)
-	runner := &t.installed.runner
-	if err := runner.prepare(ctx, s); err != nil {
+	if err := t.install(ctx, s, "cilium"); err != nil {
 		return "", err
 	}
-	for _, args := range [][]string{
-		{"apply", "--kustomize=" + filepath.Join(runner.tree, "daemonset/overlays/cilium")},
-		{"rollout", "status", "--namespace=" + agentNamespace, "daemonset/" + agentDaemonSet, "--timeout=2m"},
-	} {
-		if _, err := s.cluster.Kubectl(ctx, "", args...); err != nil {
-			return "", err
-		}
-	}
-	s.agent = true
-	client, err := t.names.connect(ctx, s)
-	if err != nil {
-		return "", err
-	}
-	seen, err := t.names.createObjects(ctx, s, client)
-	if err != nil {
-		return "", err
-	}
-	load, err := t.chaosTest.setUp(ctx, s)
-	return version + "; " + seen + "; " + load, err
+	return t.startClients(ctx, s)
 }
 
 // checkOwnAgents checks that the queries of each node's pod are counted by the agent on the same node.
@@ -113,10 +87,6 @@ func (t *networkTest) compareRedirected(ctx context.Context, row *networkRow) (s
 	if t.api == nil {
 		return "", errNoLoadPods
 	}
-	w := &t.names
-	w.marked = t.marked
-	c, err := w.compareReplies(ctx, t.suite, w.comparedQuestions(), cluster.DNS)
-	row.names.queries += c.queries
-	row.names.different += c.different
-	return fmt.Sprintf("%d replies equal CoreDNS's", c.queries-c.different), err
+	err := t.compare(ctx, row)
+	return fmt.Sprintf("%d replies equal CoreDNS's", row.names.queries-row.names.different), err
 }

@@ -285,6 +285,12 @@ func (s *suite) run(ctx context.Context, planned []part) (err error) {
 	return errors.Join(interrupted, s.printSummary(os.Stdout), err)
 }
 
+// addRow adds a row of the table of networks, which is about the cluster that is up.
+func (s *suite) addRow(row *networkRow) {
+	row.kubernetes = s.kubernetesVersion
+	s.networkRows = append(s.networkRows, row)
+}
+
 // runParts runs the parts one after the other. A cluster stays up at the end.
 func (s *suite) runParts(ctx context.Context, planned []part) {
 	completed := false
