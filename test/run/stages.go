@@ -187,7 +187,7 @@ func (o options) timeout() string {
 	if o.soak {
 		return "2h"
 	}
-	return "40m"
+	return "20m"
 }
 
 // fuzzFlags says how many inputs each fuzzer tries. It is a count, because a fuzzer that
