@@ -23,7 +23,7 @@ I  1000,3
 I  1000,3
 ==1== Counted
 `
-	list, err := readTrace(strings.NewReader(trace), 0x1000)
+	list, err := readTrace(strings.NewReader(trace), 0x1000, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
