@@ -2,12 +2,10 @@ package cache
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -491,17 +489,6 @@ type staleAnswer struct {
 // although it has expired.
 func (c *Cache) servable(e *entry, now time.Duration) bool {
 	return (e.flags&keptFlag != 0 || now < e.expires+c.cfg.Stale.For) && e.packed.Rcode() != wire.ServFail
-}
-
-// isKept reports whether the entry of k stays: the addresses of a name of `keep`, as most clients ask for them. So a name has two such
-// entries at most, whatever clients ask.
-func (k *key) isKept() bool {
-	kept := k.shard.cache.cfg.Keep
-	if len(kept) == 0 || k.flags != 0 || k.q.Class != wire.ClassIN || k.q.Type != wire.TypeA && k.q.Type != wire.TypeAAAA {
-		return false
-	}
-	_, found := slices.BinarySearchFunc(kept, k.q.Name(), func(name wire.Name, asked []byte) int { return cmp.Compare(string(name), string(asked)) })
-	return found
 }
 
 // keepsOld reports whether old stays where n would replace it. A failure does not replace

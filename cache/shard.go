@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"slices"
 	"sync"
@@ -174,6 +175,17 @@ func (k *key) put(f *fetched) bool {
 	}
 	p.replace(k.hash, old, e, f.at)
 	return true
+}
+
+// isKept reports whether the entry of k stays: the addresses of a name of `keep`, as most clients ask for them. So a name has two such
+// entries at most, whatever clients ask.
+func (k *key) isKept() bool {
+	kept := k.shard.cache.cfg.Keep
+	if len(kept) == 0 || k.flags != 0 || k.q.Class != wire.ClassIN || k.q.Type != wire.TypeA && k.q.Type != wire.TypeAAAA {
+		return false
+	}
+	_, found := slices.BinarySearchFunc(kept, k.q.Name(), func(name wire.Name, asked []byte) int { return cmp.Compare(string(name), string(asked)) })
+	return found
 }
 
 // replace stores e at hash in place of old, the entry that is there or nil; the shard is

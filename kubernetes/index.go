@@ -452,3 +452,18 @@ func (x *index) closeSource(src *sliceSource) {
 		x.removeIfUnused(src.ns)
 	}
 }
+
+// raiseFloors raises the floor of the sources that go on from src, which may have got further since.
+func (x *index) raiseFloors(src *sliceSource) {
+	if src.outdated || src.follower.reflector == nil {
+		return
+	}
+	version := src.follower.reflector.Position().Version // not src.version: an event of that may not be in the index yet
+	for _, other := range x.sources {
+		for key := range src.names {
+			if floor, ok := other.floor[key]; ok && other != src {
+				other.floor[key] = max(floor, version)
+			}
+		}
+	}
+}

@@ -210,6 +210,59 @@ func (x *index) fit(key string, s *service, f *faults) {
 	}
 }
 
+// nameSource returns a complete source of the single Service of that key, nil if there is none.
+func (x *index) nameSource(key string) *sliceSource {
+	for _, src := range x.sources {
+		if _, ok := src.names[key]; ok && src.complete {
+			return src
+		}
+	}
+	return nil
+}
+
+// hasRestored reports whether the slices of all Services in set are in view from a saved view.
+func (x *index) hasRestored(set serviceSet) bool {
+	for key := range set {
+		if _, ok := x.restored[key]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// namedNamespaces returns the number of namespaces in which slices of single Services are watched, and that have no source of their own.
+func (x *index) namedNamespaces() int {
+	found := map[string]struct{}{}
+	for _, src := range x.sources {
+		for key := range src.names {
+			if ns := x.namespaces[namespaceOf(key)]; ns != nil && ns.sourceCount == 0 {
+				found[ns.label] = struct{}{}
+			}
+		}
+	}
+	return len(found)
+}
+
+// common returns the Services of set whose names more than maxNamesakes Services have.
+func (x *index) common(set serviceSet) serviceSet {
+	n := make(map[string]int, len(set))
+	for key := range set {
+		n[serviceNameOf(key)] = 0
+	}
+	for key := range x.services {
+		if _, ok := n[serviceNameOf(key)]; ok {
+			n[serviceNameOf(key)]++
+		}
+	}
+	common := serviceSet{}
+	for key := range set {
+		if n[serviceNameOf(key)] > maxNamesakes {
+			common[key] = struct{}{}
+		}
+	}
+	return common
+}
+
 // The owners of an address are kept in order. An answer that iterates over them takes the
 // view's lock for a few at a time: tenants decide how long the lists are, and changes must
 // not wait. So an answer may mix two states. Each record was true when it was written, and

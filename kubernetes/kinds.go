@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // resource is a kind of object that a view watches: the index of its [kind] in the table.
@@ -339,6 +341,32 @@ func (h *handler) noteVersion(version uint64) {
 func (h *handler) forget(ns, name string, version uint64) {
 	kinds[h.resource].drop(h, ns, name, version)
 	h.view.noteFaults(h.resource, ns, name, new(faults))
+}
+
+// follow makes f feed h. If the saved view has a position for it, f goes on from there, once.
+func (h *handler) follow(f *reflector.Reflector) {
+	v := h.view
+	v.mu.Lock()
+	at, saved := &v.followers[h.resource], v.saved[sourceKey{Resource: h.resource}]
+	zone := v.savedZone
+	delete(v.saved, sourceKey{Resource: h.resource})
+	if h.source != nil {
+		at, zone = &h.source.follower, h.source.savedZone
+		if !h.source.outdated {
+			saved = h.source.saved
+		}
+		h.source.saved = reflector.Position{}
+	}
+	*at = follower{f, v.zoneOf(h.resource)}
+	if saved.Version > 0 && (at.zone == "" || at.zone == zone) {
+		f.Resume, h.listed = saved, true
+	}
+	v.mu.Unlock()
+	if h.resource == namespaces && h.listed {
+		for ns, value := range v.savedAnnotations {
+			v.annotations.put(ns, value)
+		}
+	}
 }
 
 // objectKey identifies an object of a resource. Names contain no slash.

@@ -78,29 +78,3 @@ func (v *View) dropSaved(r resource) {
 		v.index.forgetVersions()
 	}
 }
-
-// follow makes f feed h. If the saved view has a position for it, f goes on from there, once.
-func (h *handler) follow(f *reflector.Reflector) {
-	v := h.view
-	v.mu.Lock()
-	at, saved := &v.followers[h.resource], v.saved[sourceKey{Resource: h.resource}]
-	zone := v.savedZone
-	delete(v.saved, sourceKey{Resource: h.resource})
-	if h.source != nil {
-		at, zone = &h.source.follower, h.source.savedZone
-		if !h.source.outdated {
-			saved = h.source.saved
-		}
-		h.source.saved = reflector.Position{}
-	}
-	*at = follower{f, v.zoneOf(h.resource)}
-	if saved.Version > 0 && (at.zone == "" || at.zone == zone) {
-		f.Resume, h.listed = saved, true
-	}
-	v.mu.Unlock()
-	if h.resource == namespaces && h.listed {
-		for ns, value := range v.savedAnnotations {
-			v.annotations.put(ns, value)
-		}
-	}
-}

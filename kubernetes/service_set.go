@@ -204,57 +204,9 @@ func (v *View) progress(key string) (p reflector.Position, version uint64) {
 	return p, version
 }
 
-// raiseFloors raises the floor of the sources that go on from src, which may have got further since.
-func (x *index) raiseFloors(src *sliceSource) {
-	if src.outdated || src.follower.reflector == nil {
-		return
-	}
-	version := src.follower.reflector.Position().Version // not src.version: an event of that may not be in the index yet
-	for _, other := range x.sources {
-		for key := range src.names {
-			if floor, ok := other.floor[key]; ok && other != src {
-				other.floor[key] = max(floor, version)
-			}
-		}
-	}
-}
-
 // repeats reports whether src gets again what had been in view before, of a Service at a version.
 func (src *sliceSource) repeats(key string, version uint64) bool {
 	return !src.outdated && version <= src.floor[key]
-}
-
-// nameSource returns a complete source of the single Service of that key, nil if there is none.
-func (x *index) nameSource(key string) *sliceSource {
-	for _, src := range x.sources {
-		if _, ok := src.names[key]; ok && src.complete {
-			return src
-		}
-	}
-	return nil
-}
-
-// hasRestored reports whether the slices of all Services in set are in view from a saved view.
-func (x *index) hasRestored(set serviceSet) bool {
-	for key := range set {
-		if _, ok := x.restored[key]; !ok {
-			return false
-		}
-	}
-	return true
-}
-
-// namedNamespaces returns the number of namespaces in which slices of single Services are watched, and that have no source of their own.
-func (x *index) namedNamespaces() int {
-	found := map[string]struct{}{}
-	for _, src := range x.sources {
-		for key := range src.names {
-			if ns := x.namespaces[namespaceOf(key)]; ns != nil && ns.sourceCount == 0 {
-				found[ns.label] = struct{}{}
-			}
-		}
-	}
-	return len(found)
 }
 
 // noteUse records a use of the slices of a Service in the present tick.
@@ -289,24 +241,4 @@ func (sc *scope) commonServices(x *index, used serviceSet) serviceSet {
 		sc.counted, sc.countedFor, sc.common = tick, maps.Clone(used), x.common(used)
 	}
 	return sc.common
-}
-
-// common returns the Services of set whose names more than maxNamesakes Services have.
-func (x *index) common(set serviceSet) serviceSet {
-	n := make(map[string]int, len(set))
-	for key := range set {
-		n[serviceNameOf(key)] = 0
-	}
-	for key := range x.services {
-		if _, ok := n[serviceNameOf(key)]; ok {
-			n[serviceNameOf(key)]++
-		}
-	}
-	common := serviceSet{}
-	for key := range set {
-		if n[serviceNameOf(key)] > maxNamesakes {
-			common[key] = struct{}{}
-		}
-	}
-	return common
 }

@@ -280,3 +280,8 @@ func (b *Block) ViewName() string {
 	}
 	return b.View.Name
 }
+
+// ListensForHost reports whether b listens on one of the addresses for the node's own look-ups.
+func (b *Block) ListensForHost(addrs []netip.Addr) bool {
+	return slices.ContainsFunc(b.Listen, func(at netip.AddrPort) bool { return slices.Contains(addrs, at.Addr()) })
+}

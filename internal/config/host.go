@@ -16,11 +16,6 @@ const hostFlag = "--host-listen"
 // hostTTL is the cache time of the default block, as in a stub domain.
 const hostTTL = 30 * time.Second
 
-// ListensForHost reports whether b listens on one of the addresses for the node's own look-ups.
-func (b *Block) ListensForHost(addrs []netip.Addr) bool {
-	return slices.ContainsFunc(b.Listen, func(at netip.AddrPort) bool { return slices.Contains(addrs, at.Addr()) })
-}
-
 // hostBlock returns the block for the addresses of --host-listen to which no block is bound; nil if there are none.
 // It is
 //

@@ -323,3 +323,12 @@ func (p *Program) Links() (answering, watched int) {
 	}
 	return answering, watched
 }
+
+// attachBypass attaches the program that counts to an interface, behind the other programs, so that it does not run for queries
+// that are answered. Without a reporter it returns noLink.
+func (p *Program) attachBypass(ifindex int) (keptLink, error) {
+	if p.bypass.reporter == nil {
+		return noLink, nil
+	}
+	return attach(link.TCXOptions{Interface: ifindex, Program: p.objects.NodensCount, Attach: ebpf.AttachTCXIngress, Anchor: link.Tail()})
+}

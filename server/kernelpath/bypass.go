@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 )
 
 // MaxDoH is the largest number of addresses in [BypassOptions.DoH].
@@ -67,15 +66,6 @@ func prepareBypass(spec *ebpf.CollectionSpec, o *BypassOptions) error {
 		doh.Contents = append(doh.Contents, ebpf.MapKV{Key: newClient(addr), Value: uint32(1)})
 	}
 	return nil
-}
-
-// attachBypass attaches the program that counts to an interface, behind the other programs, so that it does not run for queries
-// that are answered. Without a reporter it returns noLink.
-func (p *Program) attachBypass(ifindex int) (keptLink, error) {
-	if p.bypass.reporter == nil {
-		return noLink, nil
-	}
-	return attach(link.TCXOptions{Interface: ifindex, Program: p.objects.NodensCount, Attach: ebpf.AttachTCXIngress, Anchor: link.Tail()})
 }
 
 // open makes b read the counts for the reporter.

@@ -50,17 +50,6 @@ func clusterDNSServices(service string) []string {
 	return list
 }
 
-// endpoints returns what knows the endpoints of Services: the first view that has endpoints; nil if none has.
-func (g *generation) endpoints() *endpointsFunc {
-	for _, p := range g.blocks {
-		if p.view != nil && !p.block.Kubernetes.NoEndpoints {
-			f := endpointsFunc(p.view.Endpoints)
-			return &f
-		}
-	}
-	return nil
-}
-
 // useView makes f follow the endpoints in g's view. A nil fallback does nothing.
 func (d *fallback) useView(g *generation) {
 	if d == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/dnstap"
@@ -309,4 +310,23 @@ func (g *generation) keys(directive string) []partKey {
 		list[i] = p.keys[directive]
 	}
 	return list
+}
+
+// endpoints returns what knows the endpoints of Services: the first view that has endpoints; nil if none has.
+func (g *generation) endpoints() *endpointsFunc {
+	for _, p := range g.blocks {
+		if p.view != nil && !p.block.Kubernetes.NoEndpoints {
+			f := endpointsFunc(p.view.Endpoints)
+			return &f
+		}
+	}
+	return nil
+}
+
+// policies returns the table of the policies, nil for none.
+func (g *generation) policies() *dnspolicy.Table {
+	if v := g.views[g.firstView+withPolicies]; v != nil {
+		return v.Policies()
+	}
+	return nil
 }

@@ -97,14 +97,6 @@ func (a *builder) newPolicies(g *generation, key string) *dnspolicy.Table {
 	return t
 }
 
-// policies returns the table of the policies, nil for none.
-func (g *generation) policies() *dnspolicy.Table {
-	if v := g.views[g.firstView+withPolicies]; v != nil {
-		return v.Policies()
-	}
-	return nil
-}
-
 // concreteAddrs returns the addresses of listen, with this machine's addresses in place of an
 // unspecified one.
 func concreteAddrs(listen []netip.AddrPort) ([]netip.Addr, error) {

@@ -133,6 +133,49 @@ func (c *Cluster) flags() (args []string) {
 	return append(args, "--namespace", c.Namespace)
 }
 
+// follow runs nodens in a pod and calls each with every line of its output until ctx ends, each returns an
+// error, or the command ends. The command in the pod ends with its standard input: kubectl closes it when
+// it ends, and no keepalive arrives if the network is cut. Each side takes the other one to be cut off after silence
+// without a line. The error is never nil.
+func (c *Cluster) follow(ctx context.Context, pod string, args []string, silence time.Duration, each func(line []byte) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(c.Timeout, func() { cancel(errSilent) })
+	defer timer.Stop()
+	stderr := new(lastBytes)
+	stdout := &lineWriter{full: func() { cancel(errLongLine) }, each: func(line []byte) {
+		timer.Reset(silence)
+		stderr.reset() // what is said before a line is not why the command ends
+		if err := each(line); err != nil {
+			cancel(err)
+		}
+	}}
+	command := append(append(c.flags(), "exec", pod, "--stdin", "--", "nodens"), args...)
+	cmd := exec.CommandContext(ctx, "kubectl", append(command, "--stdin-timeout", silence.String())...)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, endTime
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	cmd.Cancel = func() error { _ = stdin.Close(); return nil }
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("running kubectl: %w", err)
+	}
+	go keepAlive(ctx, stdin, silence/6)
+	err = cmd.Wait()
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errSilent) && stdout.lines.Load() == 0:
+		return fmt.Errorf("no answer in %s", c.Timeout)
+	case errors.Is(cause, errSilent):
+		return fmt.Errorf("%w for %s", cause, silence)
+	case cause != nil:
+		return cause
+	case err != nil:
+		return errors.New(lastLine(stderr.text(), err.Error()))
+	}
+	return errors.New("the command has ended")
+}
+
 // bounded keeps the first limit bytes. It calls full when more are written.
 type bounded struct {
 	kept  bytes.Buffer
