@@ -123,7 +123,7 @@ func TestHostAddresses(t *testing.T) {
 	for text, want := range map[string]string{
 		"127.0.0.1":     "--host-listen: 127.0.0.1 is on every machine already",
 		"224.0.0.1":     "--host-listen: 224.0.0.1 is not a unicast address",
-		"169.254.20.10": "--host-listen: 169.254.20.10 is in --localip, too",
+		"169.254.20.10": "--host-listen: 169.254.20.10 is given twice",
 		"fe80::1":       "--host-listen: fe80::1 is valid on one interface only",
 	} {
 		c := dualStack()

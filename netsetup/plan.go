@@ -264,14 +264,9 @@ func checkAddresses(addrs, hosts []netip.Addr) []error {
 		if i >= len(addrs) {
 			flag = "--host-listen"
 		}
-		why := whyUnusable(a)
-		switch {
-		case why != "":
+		if why := whyUnusable(a); why != "" {
 			problems = append(problems, fmt.Errorf("%s: %v %s", flag, a, why))
-			continue
-		case seen[a] && flag == "--host-listen" && slices.Contains(addrs, a):
-			problems = append(problems, fmt.Errorf("%s: %v is in --localip, too; give another address, such as 169.254.20.11", flag, a))
-		case seen[a]:
+		} else if seen[a] {
 			problems = append(problems, fmt.Errorf("%s: %v is given twice; give it once", flag, a))
 		}
 		seen[a] = true

@@ -34,14 +34,14 @@ same by itself with --host-resolver=auto.`,
 systemd-resolved or NetworkManager, or in the node's resolv.conf. Run it while the agent answers
 there. Files of other programs stay as they are, and a second call changes nothing.`,
 			Example: "  nodens host install --host-listen 169.254.20.11",
-		}, installHost),
+		}, func(ctx context.Context, host resolvconf.Host) ([]resolvconf.Change, error) { return host.Install(ctx) }),
 		newHostAction(&cobra.Command{
 			Use:   "remove",
 			Short: "Restore this node's look-ups as they were without the agent",
 			Long: `Remove what "nodens host install", or an agent with --host-resolver=auto, has written into this
 node's files. Their other content stays as it is.`,
 			Example: "  nodens host remove\n  nodens host remove -o json",
-		}, removeHost),
+		}, func(ctx context.Context, host resolvconf.Host) ([]resolvconf.Change, error) { return host.Remove(ctx) }),
 		newHostAction(&cobra.Command{
 			Use:   "status",
 			Short: "Show where this node's look-ups go",
@@ -79,14 +79,6 @@ func newHostAction(cmd *cobra.Command, action hostAction) *cobra.Command {
 	return cmd
 }
 
-func installHost(ctx context.Context, host resolvconf.Host) ([]resolvconf.Change, error) {
-	return host.Install(ctx)
-}
-
-func removeHost(ctx context.Context, host resolvconf.Host) ([]resolvconf.Change, error) {
-	return host.Remove(ctx)
-}
-
 func hostStatus(_ context.Context, host resolvconf.Host) ([]resolvconf.Change, error) {
 	if len(host.Addrs) == 0 {
 		return nil, errors.New("--host-listen: no address; give the agent's, such as 169.254.20.11")
@@ -109,7 +101,7 @@ func plannedLookups(f *agentFlags) (*report.Lookups, error) {
 	}
 	var changes []resolvconf.Change
 	if f.HostResolver == options.HostResolverAuto {
-		if changes, err = f.Host().Plan(); err != nil {
+		if changes, err = s.Plan(); err != nil {
 			return nil, err
 		}
 	}

@@ -14,9 +14,14 @@ import (
 // temporary file in the same directory, which only this user can read, and renames it; it
 // removes temporary files that a killed process has left. On an error the old file stays
 // and the temporary file is removed. Of two concurrent calls for one path one may fail.
-func Replace(path string, write func(io.Writer) error) (err error) {
+func Replace(path string, write func(io.Writer) error) error {
+	return ReplaceFile(path, func(f *os.File) error { return write(f) })
+}
+
+// ReplaceFile is Replace with the temporary file itself, whose mode and owner write may change.
+func ReplaceFile(path string, write func(*os.File) error) (err error) {
 	dir, name := filepath.Split(path)
-	dir, pattern := filepath.Clean(dir), "."+name+"-*"
+	dir, pattern := filepath.Clean(dir), ".nodens-"+name+"-*"
 	left, _ := filepath.Glob(filepath.Join(dir, pattern))
 	for _, name := range left {
 		_ = os.Remove(name)

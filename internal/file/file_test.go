@@ -16,7 +16,7 @@ import (
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state")
-	for _, name := range []string{path, filepath.Join(dir, ".state-left"), filepath.Join(dir, ".other-left")} {
+	for _, name := range []string{path, filepath.Join(dir, ".nodens-state-left"), filepath.Join(dir, ".state-left")} {
 		if err := os.WriteFile(name, []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func TestReplace(t *testing.T) {
 	if got, err := io.ReadAll(reader); string(got) != "old" {
 		t.Errorf("who had it open reads %q, %v", got, err)
 	}
-	if got, want := list(t, dir), []string{".other-left", "state"}; !slices.Equal(got, want) {
+	if got, want := list(t, dir), []string{".state-left", "state"}; !slices.Equal(got, want) {
 		t.Errorf("the folder holds %q, want %q", got, want)
 	}
 }

@@ -14,14 +14,8 @@ import (
 	"time"
 )
 
-// Plan returns the changes that Install would make now; nil if everything is in place. The error is Install's.
-func (h Host) Plan() ([]Change, error) {
-	v, err := h.view()
-	if err != nil {
-		return nil, err
-	}
-	return h.changes(v)
-}
+// Plan returns the changes that Install would make; nil if everything is in place. The error is Install's.
+func (s State) Plan() ([]Change, error) { return s.host.changes(s.view) }
 
 // effectWait is how long Install waits until a restarted systemd-resolved names the agent.
 const effectWait = 5 * time.Second
@@ -45,8 +39,8 @@ func (h Host) Install(ctx context.Context) (changed []Change, err error) {
 			return changed, err
 		}
 		changed = append(changed, c)
-		if isDropIn(c.Path) {
-			reloaded = h.reload(ctx, v.manager)
+		if m, ok := dropIns[c.Path]; ok {
+			reloaded = h.reload(ctx, m)
 		}
 	}
 	if v.manager == Resolved && reloaded == nil {
@@ -54,9 +48,6 @@ func (h Host) Install(ctx context.Context) (changed []Change, err error) {
 	}
 	return changed, reloaded
 }
-
-// isDropIn reports whether a path is one of the drop-ins.
-func isDropIn(p string) bool { return p == resolvedDropIn || p == networkManagerDropIn }
 
 // awaitEffect waits until systemd-resolved asks the agent. With again, it may have to be told first, because that
 // has failed before.
@@ -91,16 +82,17 @@ func (h Host) changes(v view) (list []Change, err error) {
 	case len(v.servers) == 0:
 		return nil, fmt.Errorf("%s names no server but the agent, so that the agent could ask nobody; give the node a name server first", v.path)
 	}
+	file := Change{Path: v.path, Text: h.head(v) + string(v.source)}
+	if v.path == networkManagerPath { // the link to it is replaced
+		file.Path = resolvPath
+	}
 	switch v.manager {
 	case Resolved:
 		list = []Change{{Path: resolvedDropIn, Text: h.resolvedText(v)}}
-	case NetworkManager:
-		list = []Change{
-			{Path: networkManagerDropIn, Text: dropInMarker + "\n[main]\nrc-manager=unmanaged\n"},
-			h.networkManagerFile(v),
-		}
+	case NetworkManager: // the file has what it would write
+		list = []Change{{Path: networkManagerDropIn, Text: dropInMarker + "\n[main]\nrc-manager=unmanaged\n"}, file}
 	default:
-		list = []Change{{Path: v.path, Text: h.head(v) + string(v.source)}}
+		list = []Change{file}
 	}
 	if slices.Contains(v.foreign, list[0].Path) {
 		return nil, fmt.Errorf("%s is another program's: move it away", list[0].Path)
@@ -126,16 +118,6 @@ func (h Host) head(v view) string {
 		fmt.Fprintf(&b, "%s\nnameserver %v\n", serverMarker, a)
 	}
 	return b.String()
-}
-
-// networkManagerFile returns the resolv.conf with what NetworkManager would write behind the agent. It replaces
-// a link to NetworkManager's own file, and is the file itself otherwise.
-func (h Host) networkManagerFile(v view) Change {
-	c := Change{Path: v.path, Text: h.head(v) + string(v.source)}
-	if v.path == networkManagerPath {
-		c.Path = resolvPath
-	}
-	return c
 }
 
 // resolvedText returns systemd-resolved's drop-in. The servers of other files that are read before it come
@@ -222,11 +204,8 @@ func (h Host) Remove(ctx context.Context) (changed []Change, err error) {
 			continue
 		}
 		changed = append(changed, c)
-		switch c.Path {
-		case resolvedDropIn:
-			problems = append(problems, h.reload(ctx, Resolved))
-		case networkManagerDropIn:
-			problems = append(problems, h.reload(ctx, NetworkManager))
+		if m, ok := dropIns[c.Path]; ok {
+			problems = append(problems, h.reload(ctx, m))
 		}
 	}
 	return changed, errors.Join(problems...)
@@ -268,7 +247,7 @@ func (h Host) apply(c Change) (err error) {
 	case c.Link != "":
 		err = replaceByLink(at, c.Link)
 	default:
-		if strings.HasSuffix(c.Path, dropInName) {
+		if _, ok := dropIns[c.Path]; ok {
 			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 				return fmt.Errorf("writing %s: %w", c.Path, err)
 			}

@@ -73,6 +73,9 @@ const (
 	maxLibcServers = 3
 )
 
+// dropIns are the managers by the paths of the drop-ins for them.
+var dropIns = map[string]Manager{resolvedDropIn: Resolved, networkManagerDropIn: NetworkManager}
+
 // Host is the name resolution of a node. Its methods are safe for concurrent use, also by several processes.
 type Host struct {
 	// Root is the directory at which the node's files are mounted; "" is the root directory.
@@ -99,6 +102,9 @@ type State struct {
 	Servers []netip.Addr
 	// Problems say what keeps look-ups from the agent, and what to do; nil if there are none.
 	Problems []string
+
+	host Host
+	view view
 }
 
 // Change is a file of the node to write or to remove.
@@ -130,7 +136,7 @@ func (h Host) Read() (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	s := State{Manager: v.manager, File: v.path, Servers: v.servers, Installed: len(v.own) > 0}
+	s := State{Manager: v.manager, File: v.path, Servers: v.servers, Installed: len(v.own) > 0, host: h, view: v}
 	used := v.text
 	if v.manager == Resolved {
 		s.File, used = resolvedUplink, v.source

@@ -311,7 +311,7 @@ func TestProblems(t *testing.T) {
 func TestPlan(t *testing.T) {
 	n := newNode(t, map[string]string{resolvPath: "nameserver 192.0.2.1\n"})
 	before := n.tree()
-	changes, err := n.Plan()
+	changes, err := n.state().Plan()
 	if err != nil || len(changes) != 1 || changes[0].String() != "write "+resolvPath+"\n    "+strings.ReplaceAll(head, "\n", "\n    ")+"nameserver 192.0.2.1" {
 		t.Errorf("%q, %v", changes, err)
 	}
@@ -319,7 +319,7 @@ func TestPlan(t *testing.T) {
 		t.Error(diff)
 	}
 	n.install()
-	if changes, err := n.Plan(); err != nil || len(changes) > 0 {
+	if changes, err := n.state().Plan(); err != nil || len(changes) > 0 {
 		t.Errorf("installed: %q, %v", changes, err)
 	}
 }

@@ -5,10 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-)
 
-// tempPattern is the name of temporary files, which a killed process leaves.
-const tempPattern = ".nodens-resolv-*"
+	"github.com/nodens-dns/nodens/internal/file"
+)
 
 // newMode is the mode of a file that did not exist: every program reads it.
 const newMode fs.FileMode = 0o644
@@ -24,56 +23,20 @@ func replace(path string, text []byte) error {
 	if info != nil && !info.Mode().IsRegular() {
 		info = nil
 	}
-	temp, err := writeTemp(path, text, info)
-	if err == nil {
-		if err = os.Rename(temp, path); err == nil {
-			return nil
+	err = file.ReplaceFile(path, func(f *os.File) error {
+		_, err := f.Write(text)
+		if info == nil {
+			return errors.Join(err, f.Chmod(newMode))
 		}
-		_ = os.Remove(temp)
-	}
-	if info == nil {
+		return errors.Join(err, f.Chmod(info.Mode().Perm()), copyOwner(f, path, info))
+	})
+	if err == nil || info == nil {
 		return err
 	}
 	if writeErr := overwrite(path, text); writeErr != nil {
 		return errors.Join(err, writeErr)
 	}
 	return nil
-}
-
-// writeTemp writes text to a new file beside path, with the mode and the owner of like; nil: newMode and this
-// user's.
-func writeTemp(path string, text []byte, like fs.FileInfo) (name string, err error) {
-	f, err := os.CreateTemp(removeTemps(path), tempPattern)
-	if err != nil {
-		return "", err
-	}
-	mode := newMode
-	if like != nil {
-		mode = like.Mode().Perm()
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode))
-	if err == nil && like != nil {
-		err = copyOwner(f, path, like)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		_ = os.Remove(f.Name())
-		return "", err
-	}
-	return f.Name(), nil
-}
-
-// removeTemps removes temporary files beside path, and returns the directory.
-func removeTemps(path string) (dir string) {
-	dir = filepath.Dir(path)
-	left, _ := filepath.Glob(filepath.Join(dir, tempPattern))
-	for _, name := range left {
-		_ = os.Remove(name)
-	}
-	return dir
 }
 
 // overwrite writes text to a file in place. A reader may find a part of it.
@@ -91,7 +54,8 @@ func overwrite(path string, text []byte) error {
 
 // replaceByLink puts a symbolic link at path.
 func replaceByLink(path, target string) error {
-	temp := filepath.Join(removeTemps(path), ".nodens-resolv-link")
+	temp := filepath.Join(filepath.Dir(path), ".nodens-resolv-link")
+	_ = os.Remove(temp) // which a killed process has left
 	if err := os.Symlink(target, temp); err != nil {
 		return err
 	}

@@ -167,8 +167,9 @@ func (h *hostLookups) changeFiles(ctx context.Context) (err error) {
 
 // install points the node's files to the agent if they do not, once the agent answers.
 func (h *hostLookups) install(ctx context.Context) error {
-	changes, err := h.host.Plan()
-	if err != nil || len(changes) == 0 && h.state.Load().Points {
+	s := h.state.Load()
+	changes, err := s.Plan()
+	if err != nil || len(changes) == 0 && s.Points {
 		return err
 	}
 	if !h.answers(ctx) {
