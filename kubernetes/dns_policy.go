@@ -32,6 +32,7 @@ type dnsPolicySpec struct {
 	Deny          []string             `json:"deny"`
 	AllowServices []dnsPolicyService   `json:"allowServices"`
 	DeniedReply   string               `json:"deniedReply"` // "Refused" or "NXDomain"
+	EgressSet     bool                 `json:"egressSet"`
 }
 
 // dnsPolicyService is a Service whose names in the cluster's zones are allowed, or all Services of a namespace.
@@ -55,6 +56,10 @@ const (
 	// maxNamespacePolicies bounds the memory of the policies of a namespace, in bytes: tenants make them, and each agent keeps them.
 	// 1,000 policies with 100 names each are less.
 	maxNamespacePolicies = 4 << 20
+	// maxEgressPolicies bounds the policies that have sets in the packet filter, maxNamespaceEgress those of a namespace.
+	maxEgressPolicies, maxNamespaceEgress = 128, 16
+	// maxEgressName bounds NAMESPACE/NAME of such a policy: names of sets have at most 255 bytes.
+	maxEgressName = 240
 	// policyBytes is what a policy takes besides its lists and its selector.
 	policyBytes = 256
 )
@@ -64,6 +69,7 @@ type policyRecord struct {
 	namespace, name              string
 	selector                     labels.Selector
 	audit, allowOthers, nxdomain bool
+	egress                       bool // it has sets in the packet filter
 	allow, deny                  nameList
 	services                     string // see [dnspolicy.Policy.AddService]; each with a zero byte behind it
 	size                         int    // names and Services
@@ -121,7 +127,12 @@ func convertPolicy(o *dnsPolicy, f *faults) *policyRecord {
 	rec := &policyRecord{
 		namespace: o.Namespace, name: o.Name,
 		audit: s.Mode == "Audit", allowOthers: s.Default == "Allow", nxdomain: s.DeniedReply == "NXDomain",
-		size: len(s.Allow) + len(s.Deny) + len(s.AllowServices),
+		egress: s.EgressSet,
+		size:   len(s.Allow) + len(s.Deny) + len(s.AllowServices),
+	}
+	if n := len(rec.key()); rec.egress && n > maxEgressName {
+		f.add("its namespace and name have %d bytes, so that it has no egressSet; at most %d are possible", n, maxEgressName)
+		rec.egress = false
 	}
 	var err error
 	if rec.selector, err = metav1.LabelSelectorAsSelector(&s.PodSelector); err != nil {
@@ -156,6 +167,9 @@ func (rec *policyRecord) cut() {
 	rec.tooLarge, rec.allowOthers, rec.allow, rec.deny, rec.services, rec.size = true, false, "", "", "", 0
 }
 
+// key identifies rec to the packet filter.
+func (rec *policyRecord) key() string { return rec.namespace + "/" + rec.name }
+
 // bytes returns the memory that rec takes.
 func (rec *policyRecord) bytes() int {
 	return policyBytes + len(rec.selector.String()) + len(rec.allow) + len(rec.deny) + len(rec.services)
@@ -164,17 +178,20 @@ func (rec *policyRecord) bytes() int {
 // same reports whether nothing that rec decides differs in other.
 func (rec *policyRecord) same(other *policyRecord) bool {
 	return rec.selector.String() == other.selector.String() && rec.audit == other.audit && rec.allowOthers == other.allowOthers &&
-		rec.nxdomain == other.nxdomain && rec.allow == other.allow && rec.deny == other.deny && rec.services == other.services && rec.tooLarge == other.tooLarge
+		rec.nxdomain == other.nxdomain && rec.allow == other.allow && rec.deny == other.deny && rec.services == other.services && rec.tooLarge == other.tooLarge && rec.egress == other.egress
 }
 
-// policy returns the compiled policy. The lock of the policySet is held.
-func (rec *policyRecord) policy(counters *dnspolicy.Counters) *dnspolicy.Policy {
+// policy returns the compiled policy. The lock of s is held.
+func (rec *policyRecord) policy(s *policySet) *dnspolicy.Policy {
 	if rec.compiled != nil {
 		return rec.compiled
 	}
 	p := &dnspolicy.Policy{
 		Namespace: rec.namespace, Name: rec.name, Audit: rec.audit, AllowOthers: rec.allowOthers, NXDomain: rec.nxdomain,
-		Counts: counters.Of(rec.namespace, rec.name),
+		Counts: s.counters.Of(rec.namespace, rec.name),
+	}
+	if rec.egress {
+		p.Set = s.egress.Of(rec.namespace, rec.name)
 	}
 	for name, below := range rec.allow.all() {
 		p.Add(name, below, false)

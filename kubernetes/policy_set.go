@@ -28,6 +28,7 @@ type policySet struct {
 	view     *View
 	table    *dnspolicy.Table
 	counters *dnspolicy.Counters // may be nil
+	egress   *dnspolicy.Egress   // may be nil
 
 	mu         sync.Mutex
 	namespaces map[string]*policyNamespace
@@ -35,6 +36,7 @@ type policySet struct {
 	classes    map[string]*dnspolicy.Class // in use, by the policies that they consist of
 	lastID     uint32                      // of a class
 	lastSeq    uint64                      // of a record
+	filtered   map[*policyRecord]struct{}  // those with sets in the packet filter
 	// policiesListed and podsListed say that there was a whole list, restored that there are those of a saved view.
 	policiesListed, podsListed, restored bool
 	closed                               bool
@@ -65,13 +67,13 @@ const (
 )
 
 // newPolicySet returns a policySet that fills table; nil for nil.
-func newPolicySet(v *View, table *dnspolicy.Table, counters *dnspolicy.Counters) *policySet {
+func newPolicySet(v *View, table *dnspolicy.Table, counters *dnspolicy.Counters, egress *dnspolicy.Egress) *policySet {
 	if table == nil {
 		return nil
 	}
 	table.Mark = v.clientMark
 	return &policySet{
-		view: v, table: table, counters: counters, lastID: dnspolicy.FirstID - 1,
+		view: v, table: table, counters: counters, egress: egress, lastID: dnspolicy.FirstID - 1, filtered: make(map[*policyRecord]struct{}),
 		namespaces: make(map[string]*policyNamespace), claims: make(map[netip.Addr][]*policyPod), classes: make(map[string]*dnspolicy.Class),
 	}
 }
@@ -124,6 +126,10 @@ func (s *policySet) put(rec *policyRecord, f *faults) {
 		rec.cut()
 		rec.selector = labels.Everything()
 	}
+	if rec.egress && s.egressFull(old, rec.namespace) {
+		f.add("it has no egressSet: there are %d in the namespace or %d in the cluster", maxNamespaceEgress, maxEgressPolicies)
+		rec.egress = false
+	}
 	if old != nil && old.same(rec) {
 		return
 	}
@@ -131,8 +137,26 @@ func (s *policySet) put(rec *policyRecord, f *faults) {
 	rec.seq = s.lastSeq
 	ns.bytes = bytes + rec.bytes()
 	ns.policies[rec.name] = rec
+	delete(s.filtered, old)
+	if rec.egress {
+		s.filtered[rec] = struct{}{}
+	}
 	ns.replace(old, rec)
 	s.publish()
+}
+
+// egressFull reports whether no policy of the namespace besides old, which may be nil, may have sets in the packet filter.
+func (s *policySet) egressFull(old *policyRecord, namespace string) bool {
+	all, same := 0, 0
+	for rec := range s.filtered {
+		if rec != old {
+			all++
+			if rec.namespace == namespace {
+				same++
+			}
+		}
+	}
+	return all >= maxEgressPolicies || same >= maxNamespaceEgress
 }
 
 // drop removes a policy.
@@ -149,6 +173,7 @@ func (s *policySet) drop(namespace, name string) {
 	old := ns.policies[name]
 	ns.bytes -= old.bytes()
 	delete(ns.policies, name)
+	delete(s.filtered, old)
 	ns.replace(old, nil)
 	s.removeIfEmpty(namespace)
 	s.publish()
@@ -304,10 +329,24 @@ func (s *policySet) publish() {
 	}
 	inUse := make(map[string]*dnspolicy.Class)
 	byAddr := make(map[netip.Addr]*dnspolicy.Class, len(s.claims))
+	egress := make(map[string][]netip.Addr, len(s.filtered))
+	for rec := range s.filtered {
+		egress[rec.key()] = nil
+	}
 	for a, pods := range s.claims {
-		byAddr[a] = s.class(policiesOf(pods), inUse)
+		list := policiesOf(pods)
+		byAddr[a] = s.class(list, inUse)
+		for _, rec := range list {
+			if rec.egress {
+				egress[rec.key()] = append(egress[rec.key()], a)
+			}
+		}
+	}
+	for _, addrs := range egress {
+		slices.SortFunc(addrs, netip.Addr.Compare)
 	}
 	s.classes = inUse
+	s.egress.Want(egress, known)
 	s.table.Set(byAddr, known, s.view.moveClients)
 }
 
@@ -361,7 +400,7 @@ func (s *policySet) compile(list []*policyRecord) (policies []*dnspolicy.Policy)
 		list = list[:maxPodPolicies]
 	}
 	for _, rec := range list {
-		policies = append(policies, rec.policy(s.counters))
+		policies = append(policies, rec.policy(s))
 	}
 	return policies
 }

@@ -31,7 +31,7 @@ func newPolicyFixture(t *testing.T) *policyFixture {
 	v := emptyView()
 	v.node = "n1"
 	f := &policyFixture{t, v, dnspolicy.NewTable()}
-	v.policies = newPolicySet(v, f.table, new(dnspolicy.Counters))
+	v.policies = newPolicySet(v, f.table, new(dnspolicy.Counters), nil)
 	return f
 }
 

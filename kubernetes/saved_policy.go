@@ -15,7 +15,7 @@ type savedPolicy struct {
 	Namespace, Name         string
 	Selector                string
 	Audit, Others, NXDomain bool
-	TooLarge                bool
+	TooLarge, Egress        bool
 	Allow, Deny             nameList
 	Services                string
 	Size                    int
@@ -40,7 +40,7 @@ func (s *policySet) saved() (policies []savedPolicy, pods map[string]savedLabels
 		for _, rec := range ns.policies {
 			policies = append(policies, savedPolicy{
 				Namespace: rec.namespace, Name: rec.name, Selector: rec.selector.String(), Audit: rec.audit, Others: rec.allowOthers,
-				NXDomain: rec.nxdomain, TooLarge: rec.tooLarge, Allow: rec.allow, Deny: rec.deny, Services: rec.services, Size: rec.size,
+				NXDomain: rec.nxdomain, TooLarge: rec.tooLarge, Egress: rec.egress, Allow: rec.allow, Deny: rec.deny, Services: rec.services, Size: rec.size,
 			})
 		}
 		for key, p := range ns.pods {
@@ -103,7 +103,7 @@ func areServices(text string) bool {
 func (p *savedPolicy) record() *policyRecord {
 	rec := &policyRecord{
 		namespace: p.Namespace, name: p.Name, audit: p.Audit, allowOthers: p.Others, nxdomain: p.NXDomain, tooLarge: p.TooLarge,
-		allow: p.Allow, deny: p.Deny, services: p.Services, size: p.Size,
+		egress: p.Egress, allow: p.Allow, deny: p.Deny, services: p.Services, size: p.Size,
 	}
 	rec.selector, _ = labels.Parse(p.Selector)
 	return rec
@@ -126,7 +126,7 @@ func (s *policySet) fresh(v *View) *policySet {
 	if s == nil {
 		return nil
 	}
-	return newPolicySet(v, dnspolicy.NewTable(), nil)
+	return newPolicySet(v, dnspolicy.NewTable(), nil, nil)
 }
 
 // adopt makes s what other, of [policySet.fresh], was restored to. Until both lists are complete the policies of a saved view bind the
@@ -137,6 +137,6 @@ func (s *policySet) adopt(other *policySet) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.namespaces, s.claims, s.lastSeq, s.restored = other.namespaces, other.claims, other.lastSeq, true
+	s.namespaces, s.claims, s.filtered, s.lastSeq, s.restored = other.namespaces, other.claims, other.filtered, other.lastSeq, true
 	s.publish()
 }

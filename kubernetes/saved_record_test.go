@@ -307,7 +307,7 @@ func FuzzRestore(f *testing.F) {
 		savedRecord{Pod: &savedPod{Name: "n/p", NS: "\x01n", IPs: []string{"\x0a\x00\x00\x01"}, Here: true, Labels: savedLabels{Labels: map[string]string{"a": "b"}}}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v := newView(Options{Now: testClock})
-		v.policies = newPolicySet(v, dnspolicy.NewTable(), nil)
+		v.policies = newPolicySet(v, dnspolicy.NewTable(), nil, nil)
 		v.policies.restored = true
 		if _, err := (savedView{v}).decodeRecords(bytes.NewReader(data), "m"); err == nil {
 			queryEverything(t, v)

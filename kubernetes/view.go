@@ -52,8 +52,10 @@ type Options struct {
 	ObservePodCIDRs func([]netip.Prefix)
 	// Policies gets the policies of the pods of Node, of DNSPolicies; nil: none are watched. Only one view may fill a table.
 	// PolicyCounters, which may be nil, has their counts.
+	// Egress, which may be nil, is told of their sets in the packet filter.
 	Policies       *dnspolicy.Table
 	PolicyCounters *dnspolicy.Counters
+	Egress         *dnspolicy.Egress
 	// ObserveNamespace is called whenever the annotation [ClientMetricsAnnotation] of a Namespace has
 	// another value; "" is none. Calls come one at a time, and must not block. nil is none.
 	ObserveNamespace func(namespace, value string)
@@ -198,7 +200,7 @@ func newView(opts Options) *View {
 		v.now = time.Now
 	}
 	v.opened = v.now()
-	v.policies = newPolicySet(v, opts.Policies, opts.PolicyCounters)
+	v.policies = newPolicySet(v, opts.Policies, opts.PolicyCounters, opts.Egress)
 	v.outages = reflector.NewOutageLog(v.log)
 	v.history = reflector.NewHistory(v.noteSetBack)
 	return v

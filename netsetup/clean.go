@@ -26,12 +26,13 @@ const (
 	KindRules     ObjectKind = "rules"
 	KindAddress   ObjectKind = "address"
 	KindInterface ObjectKind = "interface"
+	KindSets      ObjectKind = "sets"
 )
 
 // CleanedObject is an object on a node, or a number of rules.
 type CleanedObject struct {
 	Kind ObjectKind
-	// Backend and Count are the backend and the number of rules.
+	// Backend and Count are the backend and the number of rules, Count also the number of egress sets.
 	Backend string
 	Count   int
 	// Interface is the name of an interface, or the one that Address is on.
@@ -46,6 +47,8 @@ func (o CleanedObject) String() string {
 	switch o.Kind {
 	case KindRules:
 		return fmt.Sprintf("%d rules of %s", o.Count, o.Backend)
+	case KindSets:
+		return fmt.Sprintf("%d sets of table inet nodens-egress", o.Count)
 	case KindAddress:
 		return fmt.Sprintf("address %v on %s", o.Address, o.Interface)
 	default:
@@ -54,7 +57,7 @@ func (o CleanedObject) String() string {
 }
 
 // Clean removes what an agent of any version, or NodeLocal DNSCache, may have left on this node:
-// rules of every backend, c's addresses, and the interface. Without addresses in c it removes the
+// rules of every backend, the egress sets, c's addresses, and the interface. Without addresses in c it removes the
 // interface with all its addresses, and the addresses that an agent has added to lo: those with
 // the agent's label, and those of IPv6 that the removed rules name beside them. An address that
 // the removed rules name and that may be another program's is left, and reported. Clean continues
@@ -75,7 +78,7 @@ func clean(ctx context.Context, c Config, node Node) (CleanResult, error) {
 	s := &Setup{node: node, log: c.logger(), plan: c.interfacePlan()}
 	var r CleanResult
 	named, problems := s.cleanRules(ctx, &r)
-	problems = append(problems, s.cleanInterface(&r, named))
+	problems = append(problems, s.cleanInterface(&r, named), s.cleanSets(ctx, &r))
 	return r, errors.Join(problems...)
 }
 
@@ -100,6 +103,21 @@ func (s *Setup) cleanRules(ctx context.Context, r *CleanResult) (named []netip.A
 		}
 	}
 	return named, problems
+}
+
+// cleanSets removes the egress sets of DNSPolicies.
+func (s *Setup) cleanSets(ctx context.Context, r *CleanResult) error {
+	removed, used, err := s.node.cleanEgressSets()
+	if removed > 0 {
+		r.Removed = append(r.Removed, CleanedObject{Kind: KindSets, Count: removed})
+	}
+	if used > 0 {
+		r.Left = append(r.Left, CleanedObject{Kind: KindSets, Count: used, Reason: "rules use them, and they are emptied; delete the rules, or all of it by nft delete table inet nodens-egress"})
+	}
+	if err != nil {
+		return s.ruleFailures(ctx, "removing egress sets", err)
+	}
+	return nil
 }
 
 // cleanInterface removes the plan's addresses and interface. If the plan has no addresses, it

@@ -211,6 +211,9 @@ func (f *fakeNode) openOwnerTable(locals []netip.Addr, dns uint16) (io.Closer, e
 	return fakeOwnerTable{f}, nil
 }
 
+// cleanEgressSets implements Node.
+func (f *fakeNode) cleanEgressSets() (removed, used int, err error) { return 0, 0, nil }
+
 // deleteConntrack implements Node.
 func (f *fakeNode) deleteConntrack(addrs []netip.Addr, _ uint16, servers []netip.AddrPort) (int, error) {
 	f.mu.Lock()

@@ -87,6 +87,9 @@ type Node interface {
 	// untracked until the Closer is closed or the process ends. On error the kernel does
 	// not, and the Closer is nil.
 	openOwnerTable(addrs []netip.Addr, dnsPort uint16) (io.Closer, error)
+	// cleanEgressSets removes the egress sets of all policies, and their table if nothing is left in it. It returns how many; used
+	// are those that rules use, which are emptied.
+	cleanEgressSets() (removed, used int, err error)
 	// deleteConntrack deletes the connection-tracking entries of UDP queries to the
 	// addresses that lead to other servers than these. It returns how many; 0 and no error
 	// if there were none.

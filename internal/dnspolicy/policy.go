@@ -32,6 +32,8 @@ type Policy struct {
 	NXDomain bool
 	// Counts are the queries that the policy denied. They outlive the Policy. nil counts nothing.
 	Counts *Counts
+	// Set gets the addresses of the names that the policy allows; nil: there is none.
+	Set *Set
 
 	names map[wire.Name]listed
 	depth int // labels of the longest name
@@ -110,6 +112,12 @@ func (p *Policy) match(name []byte, service Service) (found listed, at int) {
 	return found, at
 }
 
+// Allows reports whether p by itself allows name, as [Class.Judge] takes it.
+func (p *Policy) Allows(name []byte, service Service) bool {
+	found, _ := p.match(name, service)
+	return found&(denyExact|denyBelow) == 0 && (p.AllowOthers || found != 0)
+}
+
 // labels returns the number of labels of a name, without the root.
 func labels(name []byte) (n int) {
 	for ; len(name) > 1; name = name[1+int(name[0]):] {
@@ -182,6 +190,7 @@ type Class struct {
 	Unknown bool
 
 	enforced, audited []*Policy // each in the order of their names
+	filtered          []*Policy // with a Set
 }
 
 // NewClass returns the class of the clients that these policies bind. id is at least [FirstID].
@@ -193,6 +202,9 @@ func NewClass(id uint32, policies []*Policy) *Class {
 		} else {
 			c.enforced = append(c.enforced, p)
 		}
+		if p.Set != nil {
+			c.filtered = append(c.filtered, p)
+		}
 	}
 	return c
 }
@@ -203,6 +215,14 @@ func (c *Class) Policies() []*Policy {
 		return nil
 	}
 	return append(c.enforced[:len(c.enforced):len(c.enforced)], c.audited...)
+}
+
+// Filtered returns the policies of c that have a Set. The caller must not change them.
+func (c *Class) Filtered() []*Policy {
+	if c == nil {
+		return nil
+	}
+	return c.filtered
 }
 
 // Judge returns what denies name, which is lower case and in wire form, to the clients of c. service is the one that it

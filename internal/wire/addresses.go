@@ -242,19 +242,30 @@ const (
 func (p Packed) EachAddress(f func(addr netip.Addr) bool) {
 	msg := p.message()
 	for it := recordsOf(msg, HeaderLen+len(p.Name())+4); it.next(); {
-		data := msg[it.Data:it.End]
-		switch {
-		case it.address():
-			addr, _ := netip.AddrFromSlice(data)
-			if !f(addr) {
-				return
-			}
-		case it.Type == TypeSVCB || it.Type == TypeHTTPS:
-			if !eachHint(data, f) {
-				return
-			}
+		if !it.eachAddress(f) {
+			return
 		}
 	}
+}
+
+// EachAddress calls f for the addresses in r's records, as [Packed.EachAddress], with the TTLs of their records in seconds.
+func (r *Reply) EachAddress(f func(addr netip.Addr, ttl uint32)) {
+	for it := r.records(); it.next(); {
+		it.eachAddress(func(addr netip.Addr) bool { f(addr, it.TTL); return true })
+	}
+}
+
+// eachAddress calls f for the addresses in the record, and returns false if f has.
+func (it *records) eachAddress(f func(addr netip.Addr) bool) bool {
+	data := it.msg[it.Data:it.End]
+	switch {
+	case it.address():
+		addr, _ := netip.AddrFromSlice(data)
+		return f(addr)
+	case it.Type == TypeSVCB || it.Type == TypeHTTPS:
+		return eachHint(data, f)
+	}
+	return true
 }
 
 // eachHint calls f for the addresses in the RDATA of a SVCB record, and returns false if f has: a priority, an uncompressed

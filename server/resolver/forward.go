@@ -48,6 +48,9 @@ func (r *Request) Forward() {
 	if z.lists != nil {
 		r.vet()
 	}
+	if r.policy.Filtered() != nil && r.direct {
+		r.admit()
+	}
 }
 
 // explainFailure says in the reply why no upstream has answered (RFC 8914, 4.23 and 4.24). The limits of the agent are nobody's
@@ -124,7 +127,7 @@ func (r *Request) StartForward(w *upstream.Waiter) (parked bool) {
 		}
 	}()
 	z, f := r.zone, &r.forwarding
-	if z.Loop.stops(r.pool) {
+	if z.Loop.stops(r.pool) || r.policy.Filtered() != nil { // the goroutine that reads replies must not wait for the packet filter
 		return false
 	}
 	r.beginForward()

@@ -105,6 +105,7 @@ type result struct {
 	viaSearch  bool             // the reply is to another name on the client's search path
 	clients    ClientGroup      // the clients that the search path depends on
 	hosts      epoch.Mark       // of the zone's hosts table when it was asked
+	admitted   bool             // the reply has addresses of a set of a policy
 	shed       bool             // there was no place to wait in, or it was lost
 	overLimit  bool             // of the client, see [ClientLimit]
 	unsent     bool             // no reply is sent because of it

@@ -39,12 +39,21 @@ const (
 //  7. The zone's sources and the client's search path are asked ([Routes.ask]), if access lists and the policies
 //     that bind the client allow it.
 //  8. IPv6 addresses are made of IPv4 ones where a name has none (`dns64`).
+//  9. The addresses enter the sets of the policies that bind the client (egress.go).
 //
 // The same function runs with and without permission to wait. Without, it never blocks and
 // is called where other clients' queries are behind this one; its result is [Answered],
 // [WouldWait] or [Forward]. With permission it is not [WouldWait]. r.err is why the reply is
 // an error.
-func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of all steps, in one place
+func (rt *Routes) Resolve(r *Request) Outcome {
+	o := rt.resolve(r)
+	if o == Answered && r.policy.Filtered() != nil && r.direct {
+		return r.admit()
+	}
+	return o
+}
+
+func (rt *Routes) resolve(r *Request) Outcome { //nolint:gocyclo // the order of all steps, in one place
 	z, refusal := rt.zoneFor(r)
 	r.zone = cmp.Or(z, rt.dropped)
 	if r.trace != nil {

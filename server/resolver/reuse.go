@@ -190,6 +190,7 @@ const (
 	refusedRewrite
 	refusedACL
 	refusedAudit
+	refusedEgress
 	refusedClient
 	refusedSearch // see [ReplySources]
 	refusedRcode
@@ -225,6 +226,8 @@ func (r *Request) replyRefusal() reuseRefusal {
 		return refusedRcode
 	case r.reply.Explained():
 		return refusedExplained
+	case r.admitted:
+		return refusedEgress
 	case r.viaSearch: // its source was asked
 	case r.belongsToCluster():
 		return refusedOrigin
@@ -299,6 +302,7 @@ var refusalTexts = [...]string{
 	refusedRewrite:   "a rewrite rule changes the query or the reply",
 	refusedACL:       "an acl that is about a name in the reply distinguishes too many lists of networks",
 	refusedAudit:     "a DNSPolicy in audit mode would deny the name, which is counted for each query",
+	refusedEgress:    "the addresses have to be in the egressSet of a DNSPolicy",
 	refusedClient:    "the reply depends on the namespace of the client, which is not known",
 	refusedSearch:    "an answer for another name of the search path is not copied",
 	refusedRcode:     "only replies with NOERROR and NXDOMAIN are copied",

@@ -51,7 +51,7 @@ var internalBounds = []string{
 	"kubernetes.maxExternalDepth", "kubernetes.maxObjectName", "kubernetes.maxPairs", "kubernetes.maxPointerOffset",
 	"kubernetes.maxStartDelay", "kubernetes.maxTypeBytes", "kubernetes.maxUnindexedHosts", "kubernetes.maxUnindexedPorts",
 	"kubernetes/reflector.maxInterned", "kubernetes/reflector.maxInternedBytes",
-	"netsetup.maxCalls", "netsetup.maxDumpTries", "netsetup.maxNftTries", "netsetup.maxSignalInterval",
+	"netsetup.maxCalls", "netsetup.maxDumpTries", "netsetup.maxEgressMessage", "netsetup.maxNftTries", "netsetup.maxSignalInterval",
 	"netsetup.maxStackDepth",
 	"server/udp.maxClockDrift", "server.maxGroups", "server.maxMaxAge",
 	"server/clients.maxOwners", "server/clients.maxShift", "server/clients.maxStripes",

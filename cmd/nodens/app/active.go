@@ -62,6 +62,9 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	ctx, a.active.cancel = context.WithCancel(ctx)
 	a.active.tasks.Go(func() { a.saveLoop(ctx) })
 	a.active.tasks.Go(func() { a.kernelPath.run(ctx, a.newHealthCheck()) })
+	if a.builder.egress != nil {
+		a.active.tasks.Go(func() { a.builder.egress.Run(ctx) })
+	}
 	if a.nodeReporter != nil {
 		a.active.tasks.Go(func() { a.nodeReporter.run(ctx) })
 	}

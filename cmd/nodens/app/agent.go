@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/ethtool"
 	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/podrange"
@@ -189,6 +190,9 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 		drained:  make(chan struct{}),
 	}
 	a.builder.lookup = a.lookupCollector
+	if opts.DNSPolicies != options.DNSPoliciesOff {
+		a.builder.egress = dnspolicy.NewEgress(new(netsetup.EgressSets), log.With("part", "egress sets"))
+	}
 	if path != nil && path.bypass != nil {
 		path.bypass.isOwn, path.bypass.clusterDNS = a.isOwnAddr, a.clusterDNS
 	}

@@ -47,6 +47,8 @@ type builder struct {
 	clientLevels *clientLevels
 	// policies has the counts of DNSPolicies, over all generations.
 	policies dnspolicy.Counters
+	// egress has their sets in the packet filter; nil without DNSPolicies.
+	egress *dnspolicy.Egress
 	// limiters makes the limiters of the blocks' clients.
 	limiters limiters
 	// tail gets the finished queries while an operator watches them.

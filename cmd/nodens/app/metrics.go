@@ -242,6 +242,9 @@ func (s *scrape) agent(a *agent) {
 	}
 	s.clients(a.builder.clients.counted())
 	read(s, &a.builder.policies)
+	if a.builder.egress != nil {
+		read(s, a.builder.egress.Stats())
+	}
 	if g := a.current.Load(); g != nil {
 		s.generation(g, a.server)
 		for _, d := range a.builder.directives {

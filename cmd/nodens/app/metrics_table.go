@@ -349,6 +349,12 @@ var metricsTable = [...]declared{
 		}},
 	{gauge("nodens_dns_policy_names", "Names in the lists of all DNSPolicies. Only with --dns-policies."),
 		func(st kubernetes.PolicyStats) int { return st.Names }},
+	{gauge("nodens_egress_set_addresses", "Addresses in the egress sets of DNSPolicies, at the last check. Only with --dns-policies."),
+		func(st dnspolicy.EgressStats) uint64 { return st.Addresses }},
+	{counter("nodens_egress_set_writes_total", "Transactions that added addresses to egress sets of DNSPolicies. Only with --dns-policies."),
+		func(st dnspolicy.EgressStats) uint64 { return st.Writes }},
+	{counter("nodens_egress_set_failures_total", "Replies with an address that did not enter an egress set: because of an error of the packet filter (error), or because the set is full (full). Only with --dns-policies.", "reason"),
+		func(st dnspolicy.EgressStats) byLabel { return byLabel{"error": st.Failed, "full": st.Full} }},
 
 	// CoreDNS's metrics of the directive grpc.
 	{counter("coredns_grpc_requests_total", "Exchanges with upstreams of the directive grpc.", "to"), func(x viaGRPC) uint64 { return x.total.Count }},

@@ -71,7 +71,7 @@ func openView(a *builder, g *generation, b *config.Block, old *generation) (*kub
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
 		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone, NoExternal: !external,
 		Epochs: a.epochs, ObservePod: a.clients.observer(labels), PodLabels: labels, ObserveNamespace: a.clientLevels.observer(),
-		ObservePodCIDRs: a.clients.podCIDRsObserver(), Policies: policies, PolicyCounters: &a.policies,
+		ObservePodCIDRs: a.clients.podCIDRsObserver(), Policies: policies, PolicyCounters: &a.policies, Egress: a.egress,
 	})
 	if err != nil {
 		return nil, err
