@@ -87,19 +87,19 @@ release-verify:
 # A real cluster of two nodes on this machine: installs nodens as the guides say, queries
 # and scrapes it, breaks things, and prints a table of all checks. Needs root.
 e2e:
-	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
+	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc c-ares
 	@bash test/clean.sh go run ./test/e2e
 
 # Two releases in a registry of such a cluster: installed by digest, upgraded and rolled back under
 # load.
 e2e-release:
-	@sh test/install.sh nsenter ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc openssl git
+	@sh test/install.sh nsenter ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc c-ares openssl git
 	@bash test/clean.sh go run ./test/e2e -only release
 
 # Such a cluster with nodens in it, installed by the chart of a release from a registry, to try
 # things out. It prints what to try; Ctrl-C removes everything. Needs root.
 demo:
-	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc openssl git
+	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc c-ares openssl git
 	@echo "building Kubernetes, CoreDNS and Helm, which takes ten minutes the first time" >&2
 	@bash test/clean.sh go run ./test/peer/prebuild e2e
 	@bash test/clean.sh go run ./test/e2e -only demo -keep
@@ -113,7 +113,7 @@ e2e-matrix: e2e-networks
 
 # Of that, the pod networks with kube-proxy's mode iptables and the newest release.
 e2e-networks:
-	@sh test/install.sh nsenter ip iptables nft ipset conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc clang-19
+	@sh test/install.sh nsenter ip iptables nft ipset conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc c-ares clang-19
 	@bash test/clean.sh go run ./test/e2e -only network -network all -network-out docs/reference/networks.md
 
 # Answers in the kernel, on the kernels of Debian's releases, each in a virtual machine.

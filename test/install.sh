@@ -43,6 +43,7 @@ package() {
 	chromium-headless-shell) echo chromium-headless-shell fonts-dejavu-core ;;
 	busybox) echo busybox-static ;;
 	musl-gcc) echo musl-tools musl-dev ;;
+	c-ares) echo libc-ares-dev ;;
 	clang-14) echo clang-14 ;;
 	clang-19) echo clang-19 ;;
 	qemu-system-x86_64) echo qemu-system-x86 ;;
@@ -53,10 +54,14 @@ package() {
 	esac
 }
 
-# present reports whether a program, or a library of Python, is there. busybox goes into images, so it must be linked statically.
+# present reports whether a program, a library of Python, or c-ares is there. busybox goes into images, so it must be linked statically.
 present() {
 	if [ "$1" = dnspython ]; then
 		/usr/bin/python3 -c 'import dns.resolver' 2>/dev/null
+		return
+	fi
+	if [ "$1" = c-ares ]; then
+		[ -e /usr/include/ares.h ]
 		return
 	fi
 	command -v "$1" >/dev/null 2>&1 || return 1

@@ -17,16 +17,17 @@ import (
 )
 
 // adoption is the part of that name, in a cluster whose kubelets name the cluster's DNS: namespaces
-// that opt in and out, and a node that joins in link-local mode.
+// that opt in and out, the nodes' own look-ups, and a node that joins in link-local mode.
 func adoption() []check {
 	a := &adoptionTest{}
-	return []check{
+	list := []check{
 		{"the guide's overlay installs agents and the policy", a.install},
 		{"pods of a labelled namespace ask their node's agent first", a.optIn},
 		{"no look-up fails while each node's agent is killed", a.killAgents},
 		{"without the label, new pods are as before", a.optOut},
-		{"a node that joins runs no pod before its agent answers", a.joinNode},
 	}
+	list = append(list, a.hostChecks()...)
+	return append(list, check{"a node that joins runs no pod before its agent answers", a.joinNode})
 }
 
 // adoptionTest is the state of the part.
@@ -112,18 +113,23 @@ func (a *adoptionTest) checkServers(ctx context.Context, s *suite, pods []string
 		if err != nil {
 			return err
 		}
-		var servers []string
-		for line := range strings.Lines(out) {
-			if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
-				servers = append(servers, f[1])
-			}
-		}
+		servers := nameServers(out)
 		searches := "search " + optInNS + ".svc.cluster.local svc.cluster.local cluster.local"
 		if !slices.Equal(servers, want) || !strings.Contains(out, searches) || !strings.Contains(out, "options ndots:5") {
 			return fmt.Errorf("its resolv.conf is %q, want the servers %v, %q and ndots:5", out, want, searches)
 		}
 		return nil
 	})
+}
+
+// nameServers are the name servers in a resolv.conf.
+func nameServers(text string) (servers []string) {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
+			servers = append(servers, f[1])
+		}
+	}
+	return servers
 }
 
 // adoptionQuestions are names inside and outside of the cluster.
@@ -143,11 +149,11 @@ func (a *adoptionTest) askEach(ctx context.Context, s *suite, pod string, times 
 	for _, q := range list {
 		fmt.Fprintln(&input, q.ask)
 	}
-	out, err := s.cluster.Kubectl(ctx, input.String(), "exec", "-i", "-n", optInNS, pod, "--", "probe", "every")
+	out, err := s.cluster.Kubectl(ctx, input.String(), append([]string{"exec", "-i", "-n", optInNS, pod, "--", "probe", "every"}, hostResolvers()...)...)
 	if err != nil {
 		return 0, err
 	}
-	return len(list) * len(resolvers()), checkAnswers(out, list)
+	return len(list) * len(hostResolvers()), checkAnswers(out, list, hostResolvers())
 }
 
 // optIn labels a namespace. Its pods' first server is the agent, which has counted their queries.
@@ -192,7 +198,7 @@ func (a *adoptionTest) checkCounted(ctx context.Context, s *suite) (string, erro
 		if after-before < float64(answers) {
 			return "", fmt.Errorf("%d look-ups on %s made its agent count %.0f queries, want as many at least", answers, n.Name, after-before)
 		}
-		seen = append(seen, fmt.Sprintf("%s: %d look-ups by %s, %.0f queries counted", n.Name, answers, strings.Join(resolvers(), ", "), after-before))
+		seen = append(seen, fmt.Sprintf("%s: %d look-ups by %s, %.0f queries counted", n.Name, answers, strings.Join(hostResolvers(), ", "), after-before))
 	}
 	return strings.Join(seen, "; "), nil
 }
@@ -205,16 +211,7 @@ func (a *adoptionTest) killAgents(ctx context.Context, s *suite) (string, error)
 	var seen []string
 	h := &chaosTest{suite: s, api: a.api, nodes: s.cluster.Nodes()}
 	for i, n := range h.nodes {
-		answers, err := a.askWhile(ctx, s, a.pods[i], func() error {
-			_, before, err := h.agentOf(ctx, n)
-			if err != nil {
-				return err
-			}
-			if _, err := h.killAgent(ctx, n); err != nil {
-				return err
-			}
-			return h.waitRestarted(ctx, n, before)
-		})
+		answers, err := a.askWhile(ctx, s, a.pods[i], func() error { return h.killAndAwait(ctx, n) })
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", n.Name, err)
 		}
@@ -297,7 +294,7 @@ spec:
         - name: probe
           image: probe:e2e
           imagePullPolicy: Never
-          command: [sh, -c, 'printf "QUESTIONS" | probe every >/tmp/first; touch /tmp/done; sleep infinity']
+          command: [sh, -c, 'printf "QUESTIONS" | probe every musl glibc go c-ares >/tmp/first; touch /tmp/done; sleep infinity']
           readinessProbe: {exec: {command: [test, -e, /tmp/done]}, periodSeconds: 1}
 `
 
@@ -338,7 +335,7 @@ func (a *adoptionTest) joinNode(ctx context.Context, s *suite) (string, error) {
 		return "", fmt.Errorf("the pod started at %s, before the node's DNS was ready at %s", started, ready)
 	}
 	return fmt.Sprintf("%s: the pod started %.0f s after the node's DNS was ready; its first %d look-ups were answered",
-		n.Name, started.Sub(ready).Seconds(), len(list)*len(resolvers())), nil
+		n.Name, started.Sub(ready).Seconds(), len(list)*len(hostResolvers())), nil
 }
 
 // checkFirst checks the pod's only server, and the answers to the first look-ups.
@@ -351,7 +348,7 @@ func checkFirst(ctx context.Context, s *suite, pod corev1.Pod, list []question) 
 	if strings.Count(conf, "nameserver ") != 1 || !strings.Contains(conf, "nameserver "+localDNS+"\n") {
 		return fmt.Errorf("the pod's resolv.conf is %q, want the agent alone", conf)
 	}
-	return checkAnswers("musl "+answers, list)
+	return checkAnswers("musl "+answers, list, hostResolvers())
 }
 
 // podOn waits until the DaemonSet's pod on the node is ready.

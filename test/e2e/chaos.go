@@ -208,6 +208,18 @@ done`
 	return podKill{time.Unix(0, killed), time.Unix(0, gone)}, nil
 }
 
+// killAndAwait kills the node's agent, and waits until the kubelet has started it again.
+func (h *chaosTest) killAndAwait(ctx context.Context, n *cluster.Node) error {
+	_, before, err := h.agentOf(ctx, n)
+	if err != nil {
+		return err
+	}
+	if _, err := h.killAgent(ctx, n); err != nil {
+		return err
+	}
+	return h.waitRestarted(ctx, n, before)
+}
+
 func (h *chaosTest) restartKubelets(ctx context.Context) (map[string]podKill, error) {
 	for _, n := range h.nodes {
 		if err := n.RestartKubelet(ctx); err != nil {

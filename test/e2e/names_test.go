@@ -88,7 +88,7 @@ go host c = 1 2 3
 		{"another resolver", "go host c", "musl host c", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := checkAnswers(strings.Replace(good, tt.old, tt.new, 1), list); (err != nil) != tt.fault {
+			if err := checkAnswers(strings.Replace(good, tt.old, tt.new, 1), list, resolvers()); (err != nil) != tt.fault {
 				t.Errorf("the error is %v, want one: %t", err, tt.fault)
 			}
 		})

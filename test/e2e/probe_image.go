@@ -18,9 +18,9 @@ import (
 // probeImageRef is the image that names are asked from.
 const probeImageRef = "probe:e2e"
 
-// probeImage writes the image that names are asked from: busybox, test/e2e/probe, and
-// test/e2e/probe/resolve once with musl and once with glibc, whose libraries are this
-// machine's.
+// probeImage writes the image that names are asked from: busybox, test/e2e/probe,
+// test/e2e/probe/resolve/resolve.c once with musl and once with glibc, and cares.c there, with this machine's
+// libraries.
 func probeImage(ctx context.Context, s *suite) (file string, err error) {
 	build := filepath.Join(s.dir, "probe.d")
 	if err := os.MkdirAll(build, 0o755); err != nil {
@@ -39,6 +39,7 @@ func probeImage(ctx context.Context, s *suite) (file string, err error) {
 		{"probe", []string{"go", "build", "-C", source, "-trimpath", "-ldflags", "-s -w", "-o"}},
 		{"resolve-musl", append([]string{"musl-gcc", "-static"}, resolver...)},
 		{"resolve-glibc", append([]string{"gcc"}, resolver...)},
+		{"resolve-cares", []string{"gcc", "-O2", filepath.Join(source, "resolve/cares.c"), "-l:libcares.a", "-o"}},
 	} {
 		program := filepath.Join(build, p.name)
 		cmd := exec.CommandContext(ctx, p.argv[0], append(p.argv[1:], program)...)

@@ -13,7 +13,7 @@ func (n *Node) kubeletConfig() object {
 		"clusterDomain":      Domain,
 		"clusterDNS":         n.clusterDNS,
 		"registerWithTaints": n.taints,
-		"resolvConf":         n.path("resolv.conf"),
+		"resolvConf":         "/etc/resolv.conf",
 		"cgroupRoot":         "/" + n.cluster.cgroup + "/" + n.Name,
 		"cgroupDriver":       "cgroupfs",
 		"failCgroupV1":       false,

@@ -2,12 +2,18 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -56,6 +62,39 @@ func (c *Cluster) StartRegistry(ctx context.Context, program string) error {
 		return err
 	}
 	return p.Await(ctx, "the registry", c.httpProbe("http://"+Registry+"/v2/"))
+}
+
+// pullName is the image that Pull pulls, by its name on the node.
+const pullName = "registry.test/pull:1"
+
+// PushForPulls copies an image of the first node to the registry of StartRegistry, for Pull.
+func (c *Cluster) PushForPulls(ctx context.Context, image string) error {
+	_, err := runOutput(c.nodes[0].Command(ctx, "ctr", "--namespace=k8s.io", "images", "push", "--plain-http", Registry+"/pull:1", image))
+	return err
+}
+
+// Pull has the node's containerd pull that image, as the kubelet asks for it, from the registry under the name
+// host. containerd looks the name up each time, because each pull has connections of its own; the layers that
+// the node has are not pulled again.
+func (n *Node) Pull(ctx context.Context, host string) error {
+	_, port, _ := strings.Cut(Registry, ":")
+	dir := filepath.Join(n.path(registriesDir), "registry.test")
+	hosts := fmt.Sprintf("server = \"http://%s:%s\"\n[host]\n", host, port)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o644)); err != nil {
+		return err
+	}
+	socket := fmt.Sprintf("/proc/%d/root/run/containerd/containerd.sock", n.sandbox.pid())
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// On the wire, PullImageRequest with an ImageSpec of one name, and PullImageResponse, are these messages.
+	spec, err := proto.Marshal(wrapperspb.String(pullName))
+	if err != nil {
+		return err
+	}
+	return conn.Invoke(ctx, "/runtime.v1.ImageService/PullImage", wrapperspb.Bytes(spec), new(wrapperspb.StringValue))
 }
 
 // CopyFile copies a program or library of this machine to the path `to` below root, and

@@ -53,6 +53,9 @@ func (c *Cluster) createBridge(ctx context.Context) error {
 		"addr add " + stubAddr4 + "/24 dev br0",
 		"route add unreachable default",
 	}
+	for _, addr := range More {
+		lines = append(lines, "addr add "+addr+"/24 dev br0")
+	}
 	if c.options.DualStack {
 		lines = append(lines,
 			"addr add "+controlAddr6+"/64 dev br0 nodad",

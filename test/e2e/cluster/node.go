@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -195,5 +196,17 @@ func (n *Node) writeFiles() error {
 	if err := os.WriteFile(n.path("containerd.toml"), []byte(config), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(n.path("resolv.conf"), []byte(n.cluster.resolvConf()), 0o644)
+	return n.copySettings()
+}
+
+// copySettings gives the node a copy of the machine's /etc, with a resolv.conf of its own.
+func (n *Node) copySettings() error {
+	if _, err := runOutput(exec.Command("cp", "--archive", "/etc", n.path("etc"))); err != nil {
+		return err
+	}
+	file := n.path("etc/resolv.conf")
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link
+		return err
+	}
+	return os.WriteFile(file, []byte(n.cluster.ResolvConf()), 0o644)
 }

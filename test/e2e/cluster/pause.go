@@ -90,7 +90,7 @@ func (m mount) mount() error {
 }
 
 // mountAll gives the node a view of the machine's files of its own: what it writes in
-// /run, /var/lib and /var/log is its own, and so are processes and devices.
+// /etc, /run, /var/lib and /var/log is its own, and so are processes and devices.
 func (h pauseConfig) mountAll() error {
 	groups := filepath.Join(h.dir, "cgroup")
 	list := []mount{
@@ -103,7 +103,7 @@ func (h pauseConfig) mountAll() error {
 		{"tmpfs", "/run", "tmpfs", 0},
 		{filepath.Join(h.dir, "lib"), "/var/lib", "", unix.MS_BIND},
 		{filepath.Join(h.dir, "log"), "/var/log", "", unix.MS_BIND},
-		{filepath.Join(h.dir, "resolv.conf"), "/etc/resolv.conf", "", unix.MS_BIND},
+		{filepath.Join(h.dir, "etc"), "/etc", "", unix.MS_BIND},
 	}
 	for _, dir := range []string{"cgroup", "lib", "log"} {
 		if err := os.Mkdir(filepath.Join(h.dir, dir), 0o755); err != nil {

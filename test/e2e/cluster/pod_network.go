@@ -24,8 +24,8 @@ import (
 // If the network needs programs, add each to the tools of package peer, name it in Programs or
 // Plugins, and start it in Start with Node.spawn: the program runs in the node's namespaces and
 // ends with the node. Its Node object has a podCIDR then. Nothing has to be cleaned up: interfaces,
-// rules and routes end with the node's namespaces, and /run, /var/lib and /var/log are the node's
-// own. Other files belong below Node.path, which is the same path inside and outside of the node.
+// rules and routes end with the node's namespaces, and /etc, /run, /var/lib and /var/log are the
+// node's own. Other files belong below Node.path, which is the same path inside and outside of the node.
 type PodNetwork struct {
 	// Name selects the network; it is a word for a command line and a table.
 	Name string

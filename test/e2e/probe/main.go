@@ -1,13 +1,13 @@
 // Command probe asks for names from inside of a pod, in the ways that programs do, and
 // writes what it is told as lines for the suite to compare.
 //
-//	probe every                  questions on standard input, asked of musl, glibc and Go
+//	probe every RESOLVER…        questions on standard input, asked of musl, glibc, go or c-ares
 //	probe go                     the same, of Go's own resolver
 //	probe wire SERVER…           queries on standard input, sent to each server
 //	probe until LIMIT NAME WANT  asks the pod's name server until the answer is WANT
 //	probe serve PORT…            is the authority of every name, at these ports
 //
-// The questions of every and go are those of resolve/resolve.c, and so are the answers.
+// The questions of every and go are those of resolve/resolve.c, and so are the answers. c-ares knows only host.
 package main
 
 import (
@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		least, most int
 		run         func(args []string) error
 	}{
-		"every": {0, 0, func([]string) error { return askAll(ctx, in, out) }},
+		"every": {1, maxArgs, func(resolvers []string) error { return askAll(ctx, resolvers, in, out) }},
 		"go":    {0, 0, func([]string) error { return askGo(ctx, in, out) }},
 		"wire":  {1, maxArgs, func(servers []string) error { return queryServers(ctx, servers, in, out) }},
 		"until": {3, 3, func(args []string) error { return runUntil(ctx, args, out) }},

@@ -82,9 +82,9 @@ func errorWord(err error) string {
 	return "again"
 }
 
-// askAll runs all resolvers at once over the same questions. Each line begins with the
+// askAll runs the resolvers at once over the same questions. Each line begins with the
 // resolver's name; the lines of each are in the order of the questions.
-func askAll(ctx context.Context, in io.Reader, out io.Writer) error {
+func askAll(ctx context.Context, resolvers []string, in io.Reader, out io.Writer) error {
 	questions, err := io.ReadAll(in)
 	if err != nil {
 		return err
@@ -93,25 +93,26 @@ func askAll(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	programs := []struct {
-		name string
-		argv []string
-	}{{"musl", []string{"resolve-musl"}}, {"glibc", []string{"resolve-glibc"}}, {"go", []string{self, "go"}}}
-	outputs, errs := make([]bytes.Buffer, len(programs)), make([]error, len(programs))
+	programs := map[string][]string{"musl": {"resolve-musl"}, "glibc": {"resolve-glibc"}, "go": {self, "go"}, "c-ares": {"resolve-cares"}}
+	outputs, errs := make([]bytes.Buffer, len(resolvers)), make([]error, len(resolvers))
 	var running sync.WaitGroup
-	for i, p := range programs {
+	for i, name := range resolvers {
+		argv := programs[name]
+		if argv == nil {
+			return fmt.Errorf("there is no resolver %q", name)
+		}
 		running.Go(func() {
-			cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
+			cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(questions), &outputs[i], os.Stderr
 			if err := cmd.Run(); err != nil {
-				errs[i] = fmt.Errorf("%s: %w", p.name, err)
+				errs[i] = fmt.Errorf("%s: %w", name, err)
 			}
 		})
 	}
 	running.Wait()
-	for i, p := range programs {
+	for i, name := range resolvers {
 		for line := range strings.Lines(outputs[i].String()) {
-			fmt.Fprintf(out, "%s %s", p.name, line)
+			fmt.Fprintf(out, "%s %s", name, line)
 		}
 	}
 	return errors.Join(errs...)
