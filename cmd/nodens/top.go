@@ -62,7 +62,8 @@ forwards to: their state and the rates of the last minute; -o wide adds what wen
 configuration was loaded. If an upstream has a budget (max_rate), BUDGET is the rate, USED the share
 of it in the last second, and WAITING the number of queries that wait for it. With --by bypass, show
 the pods that send packets to the DNS ports of other servers, if the agent has --bypass=count: over
-TCP each connection counts as a query.
+TCP each connection counts as a query. With --by denied, show the names that DNSPolicies deny, with
+the pods that ask for them.
 
 On a terminal the table is redrawn until Ctrl-C, unless --watch=false is given. The command asks the
 agent through its admin socket.`,
@@ -87,7 +88,7 @@ until Ctrl-C; each table starts a process in the pod of each agent.`,
 func (f *topFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *cobra.Command {
 	flags := cmd.Flags()
 	f.by, f.topic, f.window, f.sort = "pod", "queries", defaultTopWindow, "queries"
-	cli.Enum(flags, &f.by, "by", "what a row is", "pod", "workload", "namespace", "name", "domain", "upstream", "bypass")
+	cli.Enum(flags, &f.by, "by", "what a row is", "pod", "workload", "namespace", "name", "domain", "upstream", "bypass", "denied")
 	cli.Enum(flags, &f.topic, "topic", "which names with --by name", "queries", "client", "waste", "failing", "slow")
 	cli.Enum(flags, &f.window, "window", windowUsage, timeWindows...)
 	cli.Enum(flags, &f.sort, "sort", "what the highest rows have most of", "queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited")
@@ -110,7 +111,7 @@ func (f *topFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *
 func (f *topFlags) check(topicGiven bool) error {
 	orders := slices.Sorted(maps.Keys(clientOrders))
 	switch f.by {
-	case "name", "domain", topicBypass:
+	case "name", "domain", topicBypass, topicDenied:
 		orders = []string{"queries"}
 	case "upstream":
 		orders = slices.Sorted(maps.Keys(upstreamOrders))
@@ -146,8 +147,8 @@ func (f *topFlags) run(ctx context.Context, stdout io.Writer) error {
 	switch f.by {
 	case "name", "domain":
 		ask = askNames
-	case topicBypass:
-		f.topic, ask = topicBypass, askNames
+	case topicBypass, topicDenied:
+		f.topic, ask = f.by, askNames
 	case "upstream":
 		ask = askUpstreams
 	}

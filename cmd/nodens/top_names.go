@@ -21,10 +21,19 @@ var nameTopics = map[string]string{
 	"failing":   "queries with SERVFAIL",
 	"slow":      "slow queries",
 	topicBypass: "queries of pods to other DNS servers",
+	topicDenied: "queries that DNSPolicies deny, without names that only a search path makes",
 }
 
 // topicBypass is the value of --by, and the topic of /names, for packets to other DNS servers.
 const topicBypass = "bypass"
+
+// topicDenied is the value of --by, and the topic of /names, for names that DNSPolicies deny.
+const topicDenied = "denied"
+
+// hasClients are the topics whose names have a client.
+func hasClients(topic string) bool {
+	return topic == "client" || topic == topicBypass || topic == topicDenied
+}
 
 // askNames asks for the table by name or by domain.
 func askNames(ctx context.Context, f *topFlags) (*topTable, error) {
@@ -75,7 +84,7 @@ var domainColumns = []column[domainRow]{
 func nameColumns(topic string, wide bool) []column[report.Name] {
 	type row = report.Name
 	return slices.Concat(
-		when(topic == "client" || topic == topicBypass, column[row]{"POD", func(n *row) string { return nameClient(n).Label() }}),
+		when(hasClients(topic), column[row]{"POD", func(n *row) string { return nameClient(n).Label() }}),
 		when(topic == topicBypass, column[row]{"PROTOCOL", func(n *row) string { return n.Cause }}),
 		when(topic == "failing" || topic == "slow", column[row]{"CAUSE", func(n *row) string { return n.Cause }}),
 		[]column[row]{
@@ -96,7 +105,7 @@ func nameColumns(topic string, wide bool) []column[report.Name] {
 				return n.Name
 			}},
 		},
-		when((topic == "client" || topic == topicBypass) && wide, column[row]{"ADDRESS", func(n *row) string { return cmp.Or(nameClient(n).Address, "-") }}),
+		when(hasClients(topic) && wide, column[row]{"ADDRESS", func(n *row) string { return cmp.Or(nameClient(n).Address, "-") }}),
 	)
 }
 

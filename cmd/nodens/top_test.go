@@ -143,6 +143,26 @@ shop/web-1 udp 10.0 83.0% 500 ≤0 192.0.2.53:53
 	}
 }
 
+// TestTopDenied: the names that policies deny, with the pods that ask for them.
+func TestTopDenied(t *testing.T) {
+	var asked string
+	socket := topAgent(t, &asked, func(url.Values) any {
+		return report.Names{
+			Header: report.Header{SchemaVersion: 1, Node: "node-1"}, Topic: "denied", Window: "1m", WindowSeconds: 50, Queries: 10,
+			Names: []report.Name{{Name: "evil.test.", Queries: 10, QueriesPerSecond: 0.2, Share: 1, Client: &report.NameClient{Kind: "pod", Namespace: "shop", Pod: "web-1", Address: "10.0.0.1"}}},
+		}
+	})
+	code, out, stderr := outcome(t, "top", "--by", "denied", "--admin-socket", socket)
+	want := `node node-1: 10 queries that DNSPolicies deny, without names that only a search path makes in the last 50 s
+
+POD QPS SHARE QUERIES ERROR NAME
+shop/web-1 0.2 100.0% 10 ≤0 evil.test.
+`
+	if d := cmp.Diff(want, squeeze(out)); code != 0 || d != "" || asked != "/names?topic=denied&window=1m" {
+		t.Errorf("%d %s, asked %s (-want +got)\n%s", code, stderr, asked, d)
+	}
+}
+
 // TestTopNames: the names of each topic, with their bounds.
 func TestTopNames(t *testing.T) {
 	var asked string
@@ -267,7 +287,7 @@ func TestTopOff(t *testing.T) {
 // TestTopUsage: invalid values, and flags that don't go together, are errors that say what to give.
 func TestTopUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"--by client":                  "pod, workload, namespace, name, domain, upstream or bypass",
+		"--by client":                  "pod, workload, namespace, name, domain, upstream, bypass or denied",
 		"--window 1d":                  "10s, 1m or 1h",
 		"--sort name":                  "queries, nxdomain",
 		"--by name --topic name":       "queries, client, waste, failing or slow",

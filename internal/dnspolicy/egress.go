@@ -22,8 +22,8 @@ const (
 	egressGrace = time.Minute
 	// maxEgressTTL bounds the TTLs that count.
 	maxEgressTTL = 24 * time.Hour
-	// egressWait is how long a reply waits for the packet filter, which another program may have locked.
-	egressWait = time.Second
+	// egressWait is how long a reply waits for the packet filter, which another program may have locked: less than a client waits.
+	egressWait = 2 * time.Second
 	// egressCheck is the time between two checks that the sets are still there.
 	egressCheck = 10 * time.Second
 )

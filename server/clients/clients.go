@@ -85,6 +85,8 @@ type Query struct {
 	Upstream, Shed bool
 	// Waste says that the name does not exist and can only come from a search path.
 	Waste bool
+	// Denied says that a policy denies the name, which is no waste.
+	Denied bool
 	// AAAA says that the query is for IPv6 addresses.
 	AAAA bool
 	// Stream says that the query came over a connection. Truncated says that the reply has TC set, Capped that the

@@ -29,6 +29,8 @@ const (
 	TopSlow
 	// TopBypass are other DNS servers with the client that sends packets to them, see [Table.CountBypass].
 	TopBypass
+	// TopDenied are names that a policy denies to the client that asks for them.
+	TopDenied
 	numTopics
 )
 
@@ -110,7 +112,7 @@ const maxShift = 20
 // names has a table for each topic. It is safe for concurrent use.
 type names struct {
 	mu      sync.Mutex                 // before the lock of a stripe
-	topics  [numTopics]*sketch.Windows // nil: TopBypass of a table that has counted none
+	topics  [numTopics]*sketch.Windows // nil: TopBypass or TopDenied of a table that has counted none
 	key     []byte
 	stripes []stripe // have the samples that are to be added
 	// until is the end of the current halves of the shortest windows.
@@ -149,6 +151,9 @@ func (n *names) addLocked(id uint32, q *Query, weight uint64, isSlow bool) {
 			n.topics[TopWaste].Add(q.Now, q.Name[1+q.Name[0]:], weight)
 		}
 	}
+	if q.Denied && weight > 0 {
+		n.addClient(TopDenied, q.Now, id, string(q.Name), weight)
+	}
 	if q.failed() {
 		n.addCause(TopFailing, q)
 	}
@@ -161,12 +166,20 @@ func (n *names) addLocked(id uint32, q *Query, weight uint64, isSlow bool) {
 func (n *names) addBypass(now time.Duration, id uint32, server string, packets uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.topics[TopBypass] == nil {
-		n.topics[TopBypass] = sketch.NewWindows(now)
-	}
-	n.key = append(binary.BigEndian.AppendUint32(n.key[:0], id), server...)
-	n.topics[TopBypass].Add(now, n.key, packets)
+	n.addClient(TopBypass, now, id, server, packets)
 }
+
+// addClient adds text of a client to a topic that few tables have. n.mu is held.
+func (n *names) addClient(topic Topic, now time.Duration, id uint32, text string, weight uint64) {
+	if n.topics[topic] == nil {
+		n.topics[topic] = sketch.NewWindows(now)
+	}
+	n.key = append(binary.BigEndian.AppendUint32(n.key[:0], id), text...)
+	n.topics[topic].Add(now, n.key, weight)
+}
+
+// hasClient reports whether the rows of a topic have a client.
+func (t Topic) hasClient() bool { return t == TopClientNames || t == TopBypass || t == TopDenied }
 
 func (n *names) addCause(topic Topic, q *Query) {
 	n.key = append(append(n.key[:0], byte(q.Cause)), q.Name...)
@@ -210,11 +223,11 @@ func (n *names) clientNames(now time.Duration, w Window, age time.Duration) sket
 // top returns the keys of a topic, those with the highest counts first.
 func (n *names) top(topic Topic, now time.Duration, w Window) sketch.Report {
 	n.mu.Lock()
+	n.flush(now) // it may be the first of the topic
 	if n.topics[topic] == nil {
 		n.mu.Unlock()
 		return sketch.Report{}
 	}
-	n.flush(now)
 	s := n.topics[topic].Snapshot(now, w)
 	n.mu.Unlock() // readers must not wait for Top
 	return s.Top(math.MaxInt)
@@ -224,7 +237,7 @@ func (n *names) top(topic Topic, now time.Duration, w Window) sketch.Report {
 type NameCount struct {
 	// Name is in text form with the final dot. Of [TopWaste] it is the parent, of [TopBypass] the server.
 	Name string
-	// Kind, Pod and Addr are the client in [TopClientNames] and [TopBypass]: whose the address was at the time of the
+	// Kind, Pod and Addr are the client in [TopClientNames], [TopBypass] and [TopDenied]: whose the address was at the time of the
 	// queries, and the address. Of (other) Addr is the zero Addr, and so it is of clients that are
 	// not known any more, which are Unknown.
 	Kind Kind
@@ -248,7 +261,7 @@ type NameReport struct {
 	// the standard deviation of a count is the root of the count times MaxWeight at most.
 	MaxWeight uint64
 	// KernelSample says that the kernel's answers are included as a sample of one in so many; 0 if
-	// there are none. Of [TopFailing], [TopSlow] and [TopBypass] there are none.
+	// there are none. Of [TopFailing], [TopSlow], [TopBypass] and [TopDenied] there are none.
 	KernelSample int
 	// Names are the names, and More is the number of those beyond the limit.
 	Names []NameCount

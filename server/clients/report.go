@@ -440,7 +440,7 @@ func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	r := t.names.top(topic, t.opts.Clock(), w)
 	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor, MaxWeight: r.MaxWeight}
 	switch topic {
-	case TopFailing, TopSlow:
+	case TopFailing, TopSlow, TopDenied:
 	case TopBypass:
 		report.MaxWeight = 1 // all packets are counted
 	default:
@@ -448,7 +448,7 @@ func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all, shared := len(r.Entries), topic == TopClientNames || topic == TopBypass
+	all, shared := len(r.Entries), topic.hasClient()
 	if !shared { // else entries may share a row
 		r.Entries = r.Entries[:min(limit, all)]
 	}
@@ -484,7 +484,7 @@ func (t *Table) nameCounts(topic Topic, entries []sketch.Entry) []NameCount {
 // nameCount returns the row of a key, without numbers.
 func (t *Table) nameCount(topic Topic, key string) (row NameCount) {
 	switch topic {
-	case TopClientNames:
+	case TopClientNames, TopDenied:
 		row, key = t.clientOf(key)
 	case TopFailing, TopSlow:
 		row.Cause, key = Cause(key[0]), key[1:]
@@ -496,7 +496,7 @@ func (t *Table) nameCount(topic Topic, key string) (row NameCount) {
 	return row
 }
 
-// clientOf returns the client of a key of TopClientNames or TopBypass, as a row without name and numbers, and the name's
+// clientOf returns the client of a key of a topic that has clients, as a row without name and numbers, and the name's
 // wire form.
 func (t *Table) clientOf(key string) (row NameCount, name string) {
 	id := binary.BigEndian.Uint32([]byte(key[:idLen]))

@@ -26,8 +26,9 @@ func (r *Request) countClient(msg []byte) {
 	r.routes.Clients.Count(r.Stripe, r.Client.Addr(), clients.Query{
 		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
 		Upstream: r.ownLookups.asked, Cause: r.cause(rcode),
-		Shed:  r.wasShed(),
-		Waste: r.waste, AAAA: r.Query.Type == wire.TypeAAAA, Stream: r.Proto != UDP,
+		Shed:   r.wasShed(),
+		Denied: r.verdicts&forbidden != 0 && !r.waste,
+		Waste:  r.waste, AAAA: r.Query.Type == wire.TypeAAAA, Stream: r.Proto != UDP,
 		Truncated: r.Proto == UDP && wire.IsTruncated(msg), Capped: r.advertised > r.Query.UDPSize,
 	})
 }

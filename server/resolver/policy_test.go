@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
 	"github.com/nodens-dns/nodens/test/race"
@@ -226,10 +227,11 @@ func TestPolicyAudit(t *testing.T) {
 	}
 }
 
-// TestPolicyCounts: denied queries are counted, but not those that only a search path makes.
+// TestPolicyCounts: denied queries are counted, also by name and client, but not those that only a search path makes.
 func TestPolicyCounts(t *testing.T) {
 	d := policyDesk(t, "", nil)
 	table := d.bind(map[string][]testPolicy{boundPod: {{name: "p", nxdomain: true}}})
+	d.rt.Clients = clients.New(clients.Options{})
 	d.from(boundPod+":53", resolver.UDP)
 	for _, query := range []string{"a.test. A edns", "db.b.svc.cluster.local. A edns", "a.test.a.svc.cluster.local. A edns", "a.test.corp.example. A edns"} {
 		if got := told(d.ask(asked(query))); got != noSuch {
@@ -238,6 +240,10 @@ func TestPolicyCounts(t *testing.T) {
 	}
 	if enforced, _ := table.ClassOf(netip.MustParseAddr(boundPod)).Policies()[0].Counts.Load(); enforced != 2 {
 		t.Errorf("%d queries are counted, want 2", enforced)
+	}
+	r := d.rt.Clients.Names(clients.TopDenied, clients.Minute, 9)
+	if len(r.Names) != 2 || r.Total != 2 || r.Names[0].Addr.String() != boundPod || r.Names[1].Addr.String() != boundPod {
+		t.Errorf("the denied names are %+v", r.Names)
 	}
 }
 

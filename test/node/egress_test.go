@@ -102,20 +102,35 @@ func (l *egressNetwork) counted(ns, table, chain string) (all int) {
 	return all
 }
 
-// visit looks a name up in the pod, and connects to all addresses in the answer at once.
-func (l *egressNetwork) visit(name string) error {
+// lookUp asks for a name in the pod. As a client it asks again after SERVFAIL, which it gets while another program holds the packet
+// filter for long.
+func (l *egressNetwork) lookUp(name string) (m *dns.Msg, err error) {
+	for range 5 {
+		if m, err = l.ask(name); err != nil || m.Rcode != dns.RcodeServerFailure {
+			break
+		}
+	}
+	return m, err
+}
+
+func (l *egressNetwork) ask(name string) (*dns.Msg, error) {
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	conn, err := testbed.Dial(l.pod, "udp", net.JoinHostPort(local4, "53"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
 	c := &dns.Conn{Conn: conn}
 	if err := c.WriteMsg(m); err != nil {
-		return err
+		return nil, err
 	}
-	m, err = c.ReadMsg()
+	return c.ReadMsg()
+}
+
+// visit looks a name up in the pod, and connects to all addresses in the answer at once.
+func (l *egressNetwork) visit(name string) error {
+	m, err := l.lookUp(name)
 	if err != nil {
 		return fmt.Errorf("looking %s up: %w", name, err)
 	}

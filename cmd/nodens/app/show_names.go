@@ -16,7 +16,7 @@ const maxShownNames = 256
 // nameTopics are the values of the parameter topic of /names.
 var nameTopics = map[string]clients.Topic{
 	"queries": clients.TopNames, "client": clients.TopClientNames, "waste": clients.TopWaste, "failing": clients.TopFailing, "slow": clients.TopSlow,
-	"bypass": clients.TopBypass,
+	"bypass": clients.TopBypass, "denied": clients.TopDenied,
 }
 
 // showNames answers with the names of a topic and a window.
@@ -57,7 +57,7 @@ func newNameRow(topic clients.Topic, n *clients.NameCount, r *clients.NameReport
 		row.Deviation = uint64(math.Ceil(2 * math.Sqrt(float64(n.Count*r.MaxWeight))))
 	}
 	switch topic {
-	case clients.TopClientNames:
+	case clients.TopClientNames, clients.TopDenied:
 		client := newIdentity(n.Kind, &n.Pod, n.Addr)
 		row.Client = &client
 	case clients.TopBypass:

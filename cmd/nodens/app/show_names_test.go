@@ -103,7 +103,7 @@ func TestClientsAndNames(t *testing.T) {
 	for target, want := range map[string]string{
 		"/clients?by=name":   "give one of namespace, pod, workload",
 		"/clients?window=1d": "give one of 10s, 1h, 1m",
-		"/names?topic=name":  "give one of bypass, client, failing, queries, slow, waste",
+		"/names?topic=name":  "give one of bypass, client, denied, failing, queries, slow, waste",
 		"/names?window=1d":   "give one of 10s, 1h, 1m",
 	} {
 		if code, text := over(t, socket, "GET", target); code != http.StatusBadRequest || !strings.Contains(text, want) {

@@ -28,7 +28,7 @@ func keyOfName(n *report.Name) nameKey {
 	return key
 }
 
-// Names asks all agents for the names of a topic, or with the topic bypass for the other DNS servers that pods ask.
+// Names asks all agents for the names of a topic, with the topic bypass for the other DNS servers that pods ask, and with denied for names that DNSPolicies deny.
 func Names(ctx context.Context, c *Cluster, topic, window string) (*report.ClusterNames, error) {
 	m := merger[nameKey, report.Name]{key: keyOfName, order: orderNames, merge: func(sum, n *report.Name) {
 		sum.Queries, sum.Error, sum.QueriesPerSecond = sum.Queries+n.Queries, sum.Error+n.Error, sum.QueriesPerSecond+n.QueriesPerSecond
@@ -36,7 +36,7 @@ func Names(ctx context.Context, c *Cluster, topic, window string) (*report.Clust
 	}}
 	r := &report.ClusterNames{Topic: topic, Window: window, Names: []report.Name{}}
 	args := []string{"top", "--by", "name", "--topic", topic, "--window", window, "-o", "json"}
-	if topic == "bypass" {
+	if topic == "bypass" || topic == "denied" {
 		args = []string{"top", "--by", topic, "--window", window, "-o", "json"}
 	}
 	dropped := uint64(0) // the highest number of queries of a name that was not kept
