@@ -186,20 +186,6 @@ func (e *EgressSets) send(batch [][]byte) (err error) {
 	return err
 }
 
-// cleanEgressSets implements Node.
-func (k *kernelNode) cleanEgressSets() (removed, used int, err error) {
-	handles, err := listEgressSets()
-	if err != nil || len(handles) == 0 {
-		return 0, 0, err
-	}
-	var e EgressSets
-	used, err = e.prune(handles, nil)
-	if e.socket != nil {
-		e.socket.Close()
-	}
-	return len(handles) - used, used, err
-}
-
 // listEgressSets returns the handles of the sets in the table, by name. A kernel without nf_tables has none.
 func listEgressSets() (map[string]uint64, error) {
 	handles := make(map[string]uint64)

@@ -278,6 +278,20 @@ func (k *kernelNode) defaultInterfaces() ([]defaultInterface, error) {
 	return found, nil
 }
 
+// cleanEgressSets implements Node.
+func (k *kernelNode) cleanEgressSets() (removed, used int, err error) {
+	handles, err := listEgressSets()
+	if err != nil || len(handles) == 0 {
+		return 0, 0, err
+	}
+	var e EgressSets
+	used, err = e.prune(handles, nil)
+	if e.socket != nil {
+		e.socket.Close()
+	}
+	return len(handles) - used, used, err
+}
+
 // mayCarryPods reports whether pods of this node may use an interface. It is false only for kinds
 // that never lead to pods, because a wrong false costs all pods behind the interface their DNS.
 // It is true for a bridge whatever its ports, as pods come and go; for a TAP device, behind which

@@ -40,7 +40,7 @@ func (h Host) Install(ctx context.Context) (changed []Change, err error) {
 		}
 		changed = append(changed, c)
 		if m, ok := dropIns[c.Path]; ok {
-			reloaded = h.reload(ctx, m)
+			reloaded = h.bus().reload(ctx, m)
 		}
 	}
 	if v.manager == Resolved && reloaded == nil {
@@ -56,7 +56,7 @@ func (h Host) awaitEffect(ctx context.Context, again bool) error {
 		return err
 	}
 	if again {
-		if err := h.reload(ctx, Resolved); err != nil {
+		if err := h.bus().reload(ctx, Resolved); err != nil {
 			return err
 		}
 	}
@@ -205,7 +205,7 @@ func (h Host) Remove(ctx context.Context) (changed []Change, err error) {
 		}
 		changed = append(changed, c)
 		if m, ok := dropIns[c.Path]; ok {
-			problems = append(problems, h.reload(ctx, m))
+			problems = append(problems, h.bus().reload(ctx, m))
 		}
 	}
 	return changed, errors.Join(problems...)

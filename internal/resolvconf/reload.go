@@ -1,7 +1,6 @@
 package resolvconf
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -12,8 +11,11 @@ import (
 // busTimeout bounds a call over the system bus.
 const busTimeout = 5 * time.Second
 
-// systemBus is the usual path of the system bus's socket.
-const systemBus = "/run/dbus/system_bus_socket"
+// systemBus is the path of the system bus's socket.
+type systemBus string
+
+// usualBus is where the socket is unless [Host] says otherwise.
+const usualBus = "/run/dbus/system_bus_socket"
 
 // ReloadError says that a manager could not be told to read its files again.
 type ReloadError struct {
@@ -41,10 +43,10 @@ func restartHint(m Manager) string {
 //
 // systemd-resolved can do so from version 255 on, and systemd restarts an earlier one, which keeps no
 // look-ups.
-func (h Host) reload(ctx context.Context, m Manager) error {
+func (b systemBus) reload(ctx context.Context, m Manager) error {
 	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
-	err := h.call(ctx, m)
+	err := b.call(ctx, m)
 	if err == nil {
 		return nil
 	}
@@ -55,9 +57,8 @@ func (h Host) reload(ctx context.Context, m Manager) error {
 }
 
 // call makes the call of reload.
-func (h Host) call(ctx context.Context, m Manager) error {
-	socket := h.at(cmp.Or(h.Bus, systemBus))
-	conn, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(socket), dbus.WithContext(ctx))
+func (b systemBus) call(ctx context.Context, m Manager) error {
+	conn, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(string(b)), dbus.WithContext(ctx))
 	if err != nil {
 		return err
 	}

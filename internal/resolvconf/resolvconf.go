@@ -19,6 +19,7 @@ package resolvconf
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -329,6 +330,9 @@ func (h Host) follow(p string) (end, link string, err error) {
 	}
 	return "", "", fmt.Errorf("%s: more than %d symbolic links", resolvPath, maxLinks)
 }
+
+// bus returns the system bus of the node.
+func (h Host) bus() systemBus { return systemBus(h.at(cmp.Or(h.Bus, usualBus))) }
 
 // at returns the path of the node's file p on this machine.
 func (h Host) at(p string) string { return filepath.Join(h.Root, filepath.FromSlash(p)) }
