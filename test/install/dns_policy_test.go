@@ -8,8 +8,10 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +63,7 @@ func testPolicySchema(t *testing.T, policies policyAPI) {
 		return "[" + strings.TrimSuffix(b.String(), ", ") + "]"
 	}
 	for name, c := range map[string]struct{ spec, refusal string }{
-		"all fields":                {`{"podSelector": {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}, {"key": "c", "operator": "Exists"}]}, "mode": "Audit", "default": "Deny", "allow": ["api.example.com", "*.example.com.", "_srv.example.com", "API.example.com", "localhost"], "deny": ["*.evil.test"], "allowServices": [{"namespace": "shop"}, {"name": "web"}], "deniedReply": "NXDomain"}`, ""},
+		"all fields":                {`{"podSelector": {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}, {"key": "c", "operator": "Exists"}]}, "mode": "Audit", "default": "Deny", "allow": ["api.example.com", "*.example.com.", "_srv.example.com", "API.example.com", "localhost"], "deny": ["*.evil.test"], "allowServices": [{"namespace": "shop"}, {"name": "web"}], "deniedReply": "NXDomain", "egressSet": true}`, ""},
 		"longest name":              {`{"podSelector": {}, "allow": ["` + strings.Repeat(label+".", 3) + strings.Repeat("b", 61) + `"]}`, ""},
 		"as many names as possible": {`{"podSelector": {}, "allow": ` + names(10_000) + `}`, ""},
 		"no selector":               {`{}`, "spec.podSelector"},
@@ -69,6 +71,7 @@ func testPolicySchema(t *testing.T, policies policyAPI) {
 		"mode":                      {`{"podSelector": {}, "mode": "Warn"}`, "spec.mode"},
 		"default":                   {`{"podSelector": {}, "default": "Log"}`, "spec.default"},
 		"denied reply":              {`{"podSelector": {}, "deniedReply": "Drop"}`, "spec.deniedReply"},
+		"set":                       {`{"podSelector": {}, "egressSet": "yes"}`, "spec.egressSet"},
 		"allow without effect":      {`{"podSelector": {}, "default": "Allow", "allow": ["a.test"]}`, "allow and allowServices have no effect"},
 		"Service without effect":    {`{"podSelector": {}, "default": "Allow", "allowServices": [{"name": "a"}]}`, "allow and allowServices have no effect"},
 		"default Allow":             {`{"podSelector": {}, "default": "Allow", "allow": [], "deny": ["a.test"]}`, ""},
@@ -162,4 +165,36 @@ func testPolicyOfAgent(t *testing.T, server *apiserver.Server, policies policyAP
 	_, err = policies.admin.CoreV1().Pods("default").Update(ctx, pod, metav1.UpdateOptions{})
 	check.NoError(t, err)
 	await("denials after the label is back", map[string]string{api: "NOERROR", other: "REFUSED", service: "NXDOMAIN"})
+
+	var took []time.Duration
+	for i := range 50 {
+		name := fmt.Sprint("deny", i)
+		check.NoError(t, policies.create(ctx, name, `{"podSelector": {}, "deny": ["api.example.com"]}`))
+		took = append(took, untilRcode(t, agent, podAddr, port, dns.RcodeRefused))
+		check.NoError(t, policies.remove(ctx, name))
+		took = append(took, untilRcode(t, agent, podAddr, port, dns.RcodeSuccess))
+	}
+	slices.Sort(took)
+	t.Logf("from the API server's reply to the effect of a policy, %d changes: p50 %v, p99 %v, max %v", len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
+}
+
+// untilRcode asks from an address for api.example.com without a pause until the rcode is this one, and returns how long that takes.
+func untilRcode(t *testing.T, agent *peer.Process, from string, port uint16, rcode int) time.Duration {
+	t.Helper()
+	conn, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}).Dial("udp", fmt.Sprintf("127.0.0.1:%d", port))
+	check.NoError(t, err)
+	defer conn.Close()
+	c, began := &dns.Conn{Conn: conn}, time.Now()
+	check.NoError(t, agent.Await(t.Context(), dns.RcodeToString[rcode], func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			if err := c.WriteMsg(new(dns.Msg).SetQuestion("api.example.com.", dns.TypeA)); err != nil {
+				return err
+			}
+			if m, err := c.ReadMsg(); err != nil || m.Rcode == rcode {
+				return err
+			}
+		}
+		return ctx.Err()
+	}))
+	return time.Since(began)
 }
