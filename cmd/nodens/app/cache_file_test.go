@@ -81,7 +81,7 @@ func TestSavedCache(t *testing.T) {
 	if n, err := loadCache(t.Context(), path, caches(0)); n != 0 || err != nil {
 		t.Errorf("without a file: %d answers, error %v", n, err)
 	}
-	killed := filepath.Join(filepath.Dir(path), ".cache-123")
+	killed := filepath.Join(filepath.Dir(path), ".nodens-cache-123")
 	check.NoError(t, os.WriteFile(killed, []byte("half of"), 0o600))
 	for _, n := range []int{1, names} { // the second in place of the first
 		if saved, err := saveCache(t.Context(), path, caches(n)); saved != n || err != nil {
