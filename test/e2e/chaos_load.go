@@ -158,14 +158,19 @@ func chaosObjects() objectList {
 	}
 	for n := range chaosNames {
 		name := fmt.Sprintf("name-%d", n)
-		items = append(items, selectorlessService(name, "None"), object{
-			"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-			"metadata":  object{"name": name, "namespace": chaosNamespace, "labels": object{"kubernetes.io/service-name": name}},
-			"ports":     []any{object{"name": "dns", "port": 53}},
-			"endpoints": []any{object{"addresses": []any{serviceAddr.String()}}},
-		})
+		items = append(items, selectorlessService(name, "None"), endpointSlice(name, serviceAddr.String()))
 	}
 	return items
+}
+
+// endpointSlice returns an EndpointSlice of the Service.
+func endpointSlice(service, address string) object {
+	return object{
+		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+		"metadata":  object{"name": service, "namespace": chaosNamespace, "labels": object{"kubernetes.io/service-name": service}},
+		"ports":     []any{object{"name": "dns", "port": 53}},
+		"endpoints": []any{object{"addresses": []any{address}}},
+	}
 }
 
 // loadDaemonSet returns a DaemonSet of load clients.

@@ -22,6 +22,17 @@ const (
 	allowedApp   = "allowed"
 )
 
+// policyChecks returns the checks of policies, with kill while one forbids DNS.
+func (t *networkTest) policyChecks(mode string, row *networkRow, kill check) []check {
+	return []check{
+		row.policyCheck(mode+"a policy forbids DNS, another allows it", t.applyPolicies),
+		row.policyCheck(mode+"agent killed while a policy forbids DNS", func(ctx context.Context, s *suite) (string, error) {
+			return t.checkForbidden(ctx, s, kill)
+		}),
+		row.policyCheck(mode+"DNS is no longer forbidden", t.deletePolicies),
+	}
+}
+
 // startRestricted starts the load clients that get policies.
 func (t *networkTest) startRestricted(ctx context.Context) error {
 	list := objectList{loadDaemonSet(forbiddenApp), loadDaemonSet(allowedApp)}
@@ -55,6 +66,9 @@ func (t *networkTest) policies() (string, error) {
 	}
 	allow = strings.NewReplacer(selector, "  podSelector: {matchLabels: {app: "+allowedApp+"}}\n",
 		addresses, addresses+"        - ipBlock:\n            cidr: "+cluster.DNS+"/32\n").Replace(allow)
+	if t.network.OwnServices {
+		allow += allowAtNode
+	}
 	return allow + fmt.Sprintf(`---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -73,6 +87,16 @@ spec:
   egress: [{ports: [{port: 443, protocol: TCP}]}]
 `, allowedApp, loadPort, forbiddenApp), nil
 }
+
+// allowAtNode allows DNS at the node's addresses on Cilium, for which an ipBlock does not count there.
+const allowAtNode = `---
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: allow-dns-at-node}
+spec:
+  endpointSelector: {matchLabels: {app: ` + allowedApp + `}}
+  egress: [{toEntities: [host], toPorts: [{ports: [{port: "53", protocol: ANY}]}]}]
+`
 
 // kubectlPolicies applies or deletes the policies.
 func (t *networkTest) kubectlPolicies(ctx context.Context, verb string) error {

@@ -81,11 +81,8 @@ func (s *suite) startCluster(ctx context.Context, kind clusterKind) error {
 		return err
 	}
 	joining := 0
-	if kind.clusterDNS {
-		joining = 1
-	}
 	if kind.clusterDNS || network.OwnServices {
-		servers = []string{cluster.DNS}
+		servers, joining = []string{cluster.DNS}, 1
 	}
 	s.kind = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{

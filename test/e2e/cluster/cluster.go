@@ -227,7 +227,9 @@ func (c *Cluster) Join(ctx context.Context, clusterDNS []string, taints ...corev
 	}
 	work := []func(context.Context) error{func(ctx context.Context) error { return c.control.runIP(ctx, n.routes()...) }}
 	for _, other := range others {
-		work = append(work, func(ctx context.Context) error { return other.sandbox.runIP(ctx, n.routes()...) })
+		if !c.options.Network.OwnRoutes {
+			work = append(work, func(ctx context.Context) error { return other.sandbox.runIP(ctx, n.routes()...) })
+		}
 	}
 	if c.options.Images != nil {
 		files, err := c.options.Images(ctx)
@@ -239,7 +241,10 @@ func (c *Cluster) Join(ctx context.Context, clusterDNS []string, taints ...corev
 	if err := parallel(ctx, work...); err != nil {
 		return nil, err
 	}
-	return n, n.start()
+	if err := n.start(); err != nil || c.options.Network.Start == nil {
+		return n, err
+	}
+	return n, n.startNetwork(ctx)
 }
 
 // waitReady waits until pods can run.
@@ -318,9 +323,6 @@ func (o *Options) check() error {
 func (o *Options) checkNodes() error {
 	if o.Nodes < 1 || o.Joining < 0 || o.Nodes+o.Joining > maxNodes {
 		return fmt.Errorf("%d nodes and %d that join: a cluster has 1 to %d", o.Nodes, o.Joining, maxNodes)
-	}
-	if o.Joining > 0 && (o.Network.OwnRoutes || o.Network.Start != nil) {
-		return fmt.Errorf("the pod network %s: nodes can join only networks without programs", o.Network.Name)
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ type Node struct {
 	taints     []corev1.Taint
 	sandbox    *sandbox
 	kubelet    *peer.Process
+	cilium     *peer.Process // nil on other pod networks
 }
 
 // path is a file of the node's.

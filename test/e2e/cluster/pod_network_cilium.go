@@ -3,10 +3,12 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -36,6 +38,7 @@ func ciliumNetwork() PodNetwork {
 		OwnRoutes:   true,
 		OwnServices: true,
 		SingleStack: true,
+		Policies:    true,
 		Version: func(context.Context) (string, error) {
 			version, err := peer.ToolVersion("cilium-agent")
 			return "Cilium " + version, err
@@ -52,8 +55,9 @@ func (n *Node) ciliumValues() []string {
 		"kubeProxyReplacement=true", "localRedirectPolicies.enabled=true", "ipam.mode=kubernetes",
 		// No tunnels: the nodes are in one subnet.
 		"routingMode=native", "autoDirectNodeRoutes=true", "ipv4NativeRoutingCIDR=" + podRange4,
-		// What is not needed for DNS takes programs that are not here.
-		"hubble.enabled=false", "envoy.enabled=false", "l7Proxy=false", "healthChecking=false",
+		// What is not needed for DNS takes programs that are not here. The proxy for DNS is in the agent; Envoy, for other
+		// protocols, would be a pod.
+		"hubble.enabled=false", "healthChecking=false",
 		"cni.exclusive=false", "cni.hostConfDirMountPath=" + n.path(pluginConfigDir),
 		// The programs of version 2's control groups see the node's processes only.
 		"cgroup.autoMount.enabled=false", "cgroup.hostRoot=" + n.unifiedCgroup(),
@@ -66,29 +70,75 @@ func (n *Node) startCilium(ctx context.Context) error {
 	if err := n.cluster.grantNetwork(ctx, []rbacv1.PolicyRule{{APIGroups: all, Resources: all, Verbs: all}}); err != nil {
 		return err
 	}
-	config := n.path("cilium")
-	if err := n.writeCiliumConfig(ctx, config); err != nil {
+	if err := n.writeCiliumConfig(ctx, n.path(ciliumConfigDir)); err != nil {
 		return err
 	}
-	args := []string{"K8S_NODE_NAME=" + n.Name, "CILIUM_K8S_NAMESPACE=kube-system", "PATH=" + n.path("bin") + ":" + os.Getenv("PATH")}
 	if n == n.cluster.nodes[0] {
-		if _, err := n.cluster.Spawn("cilium-operator", "env", append(args, n.cluster.binaries["cilium-operator"], "--config-dir="+config)...); err != nil {
+		if _, err := n.cluster.Spawn("cilium-operator", "env", n.ciliumArgs("cilium-operator")...); err != nil {
 			return err
 		}
 	}
-	// With TMPDIR on the file system of net.d, as in no container, the configuration would be moved there, and containerd 1.6
-	// does not look at files that are moved from elsewhere.
-	p, err := n.spawnInGroup("cilium-agent", "env", append(args, "TMPDIR=/run", n.cluster.binaries["cilium-agent"], "--config-dir="+config)...)
-	if err != nil {
+	if err := n.startCiliumAgent(ctx); err != nil {
 		return err
 	}
-	return p.Await(ctx, "Cilium's configuration of the CNI plugin", func(context.Context) error {
+	return n.cilium.Await(ctx, "Cilium's configuration of the CNI plugin", func(context.Context) error {
 		found, err := filepath.Glob(n.path(pluginConfigDir + "/*cilium*"))
 		if err == nil && len(found) == 0 {
 			err = fmt.Errorf("there is none in %s", n.path(pluginConfigDir))
 		}
 		return err
 	})
+}
+
+// ciliumConfigDir is the node's folder with Cilium's settings.
+const ciliumConfigDir = "cilium"
+
+// ciliumArgs are arguments of env(1), to run one of Cilium's programs on the node.
+func (n *Node) ciliumArgs(program string) []string {
+	return []string{
+		"K8S_NODE_NAME=" + n.Name, "CILIUM_K8S_NAMESPACE=kube-system", "PATH=" + n.path("bin") + ":" + os.Getenv("PATH"),
+		// With TMPDIR on the file system of net.d, as in no container, the configuration would be moved there, and containerd 1.6
+		// does not look at files that are moved from elsewhere.
+		"TMPDIR=/run", n.cluster.binaries[program], "--config-dir=" + n.path(ciliumConfigDir),
+	}
+}
+
+// startCiliumAgent starts the agent, and waits until it says that it works.
+func (n *Node) startCiliumAgent(ctx context.Context) (err error) {
+	n.cilium, err = n.spawnInGroup("cilium-agent", "env", n.ciliumArgs("cilium-agent")...)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: n.sandbox.dial, DisableKeepAlives: true}}
+	return n.cilium.Await(ctx, "Cilium's agent on "+n.Name, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9879/healthz", nil)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Brief", "true") // as in the probes of its chart
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("it answers %s", resp.Status)
+		}
+		return nil
+	})
+}
+
+// RestartCilium stops Cilium's agent as the kubelet does, and starts it again. Its programs in the kernel stay.
+func (n *Node) RestartCilium(ctx context.Context) error {
+	if err := signalChild(n.cilium.PID(), syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-n.cilium.Done():
+		return n.startCiliumAgent(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // writeCiliumConfig writes the settings as files into dir, and gives the node the sources of Cilium's programs.
