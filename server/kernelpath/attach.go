@@ -216,7 +216,22 @@ func (p *Program) findProgram(ifindex int, name string) (ebpf.ProgramID, bool) {
 	return 0, false
 }
 
-// programName returns the name of a program in the kernel, "" if it no longer exists.
+// checkOrder returns an error if the order depends on the name of another program, and the kernel does not tell this process names.
+func (p *Program) checkOrder() error {
+	if p.order.Before == "" && p.order.After == "" {
+		return nil
+	}
+	program, err := ebpf.NewProgramFromID(p.own[0])
+	if errors.Is(err, unix.EPERM) {
+		return errors.New("--kernel-path-order=before:NAME and after:NAME need the capability SYS_ADMIN, to read the names of other programs: add it, or choose first or last")
+	}
+	if err != nil {
+		return fmt.Errorf("reading the name of a program: %w", err)
+	}
+	return program.Close()
+}
+
+// programName returns the name of a program in the kernel, "" if it no longer exists or this process lacks the capability SYS_ADMIN.
 func programName(id ebpf.ProgramID) string {
 	program, err := ebpf.NewProgramFromID(id)
 	if err != nil {

@@ -33,7 +33,7 @@ type Order struct {
 	// First puts it in front of all others.
 	First bool
 	// Before and After name another program, by its name in the kernel. If that program is
-	// not on the interface, and with the zero Order, ours goes behind all others.
+	// not on the interface, and with the zero Order, ours goes behind all others. Names need the capability SYS_ADMIN.
 	Before, After string
 }
 
@@ -252,6 +252,9 @@ func (p *Program) load(opts *Options) error {
 		return err
 	}
 	if p.own, err = programIDs(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAhead, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
+		return err
+	}
+	if err := p.checkOrder(); err != nil {
 		return err
 	}
 	p.table.seed = binary.NativeEndian.Uint64(seed[:]) | 1
