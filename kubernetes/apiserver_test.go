@@ -101,6 +101,7 @@ func TestVerifiedPods(t *testing.T) {
 	verified := func(c *config.Kubernetes) { c.Pods, c.Labels = config.PodsVerified, "!hidden" }
 	v, z, _ := openAndRunScoped(t, f.URL, verified)
 	poll.Until(t, "the sync", v.Synced)
+	poll.Until(t, "the watch of the node's pods", func() bool { return f.Requests("/pods") == 2 })
 	for name, want := range map[string]struct {
 		qtype   uint16
 		outcome Outcome
