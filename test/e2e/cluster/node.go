@@ -111,7 +111,8 @@ func (n *Node) boot(ctx context.Context) error {
 			return err
 		}
 	}
-	p, err := spawn("containerd", "containerd", "--config="+n.path("containerd.toml"))
+	// In its own folder, which goes with the cluster: a shim that is killed while it starts a probe leaves a file.
+	p, err := spawn("containerd", "env", "TMPDIR="+n.path(temporaryDir), "containerd", "--config="+n.path("containerd.toml"))
 	if err != nil {
 		return err
 	}
@@ -167,10 +168,13 @@ func (n *Node) startKubelet() error {
 //go:embed containerd.toml
 var containerdConfig string
 
+// temporaryDir is the folder, below that of a node, of containerd's temporary files.
+const temporaryDir = "tmp"
+
 // writeFiles writes the node's configuration.
 func (n *Node) writeFiles() error {
 	hosts := filepath.Join(n.path(registriesDir), Registry)
-	for _, dir := range []string{n.path(pluginConfigDir), n.path(pluginDir), hosts} {
+	for _, dir := range []string{n.path(pluginConfigDir), n.path(pluginDir), n.path(temporaryDir), hosts} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
