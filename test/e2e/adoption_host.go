@@ -299,16 +299,24 @@ func (t *hostTest) loseServer(ctx context.Context, s *suite, p *pulling) error {
 	return errors.Join(p.awaitPulls(ctx), t.startServers(ctx, s, 0))
 }
 
-// changeServers gives the nodes another server, without the first ones, and then the first ones, without the other one.
+// resolvConfAge is for how long containerd uses what it has read of resolv.conf, with a second to spare: Go's resolver looks again after
+// five seconds (net/dnsclient_unix.go).
+const resolvConfAge = 6 * time.Second
+
+// changeServers gives the nodes another server, without the first ones, and then the first ones, without the other one. In the moment before
+// the agent has written itself into the file, containerd may read it, and then asks the other server alone: that one goes only after
+// containerd has looked again.
 func (t *hostTest) changeServers(ctx context.Context, s *suite, p *pulling) error {
 	if err := errors.Join(t.startServers(ctx, s, 2), t.moveTo(ctx, s, 2)); err != nil {
 		return err
 	}
+	alone := time.Now()
 	t.servers[0].Kill()
 	t.servers[1].Kill()
 	if err := errors.Join(p.awaitPulls(ctx), t.startServers(ctx, s, 0, 1), t.moveTo(ctx, s, 0, 1)); err != nil {
 		return err
 	}
+	sleep(ctx, resolvConfAge-time.Since(alone))
 	t.servers[2].Kill()
 	return nil
 }
