@@ -42,19 +42,6 @@ policy.add(policy.all(policy.FORWARD("127.0.0.1@{outside.port}")))
 """), directory
 
 
-def dnsmasq(port):
-    return "dnsmasq", "-k", "-C", write("dnsmasq.conf", f"""port={port}
-listen-address=127.0.0.1
-bind-interfaces
-no-resolv
-no-hosts
-pid-file=
-user=
-server=/cluster.local/127.0.0.1#{inside.port}
-server=127.0.0.1#{outside.port}
-""")
-
-
 def unbound(port):
     return "unbound", "-d", "-p", "-c", write("unbound.conf", f"""server:
     interface: 127.0.0.1@{port}
@@ -90,7 +77,11 @@ def answered(program):
     return found
 
 
-wrong, right = {p.__name__: answered(p) for p in (kresd, dnsmasq)}, answered(unbound)
+wrong = {
+    "kresd": answered(kresd),
+    "dnsmasq": answered(lambda port: dnsmasq(port, outside.port, f"server=/cluster.local/127.0.0.1#{inside.port}")),
+}
+right = answered(unbound)
 conclude("cluster.local is asked of its own forwarder, whatever another one says about the target of an alias; so does unbound",
          "Knot Resolver 5.6.0 (Debian 5.6.0-1+deb12u1), dnsmasq 2.90 (Debian 2.90-4~deb12u2); unbound 1.17.1 (Debian 1.17.1-2+deb12u4) for comparison",
          "; ".join(f"{p}: {TARGET} gets {f[0]}. Then {ALIAS}, an alias for it, gets {f[1]}. From then on the name itself gets {f[2]}, and {f[4]} 15 s later; "

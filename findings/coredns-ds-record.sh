@@ -21,23 +21,6 @@ def two_blocks(port):
                                                     for zone, file in (("example", above), ("sub.example", below))))
 
 
-def nsd(port):
-    zones = "".join(f'zone:\n name: {zone}\n zonefile: "{file}"\n' for zone, file in (("example", above), ("sub.example", below)))
-    directory = folder("nsd")
-    return "nsd", "-d", "-c", write("nsd.conf", f"""server:
-    ip-address: 127.0.0.1@{port}
-    username: ""
-    chroot: ""
-    zonesdir: "{directory}"
-    pidfile: ""
-    database: ""
-    xfrdfile: "{directory}/xfrd"
-    zonelistfile: "{directory}/zones"
-remote-control:
-    control-enable: no
-{zones}""")
-
-
 def records(program):
     """Returns how many DS records sub.example has, and addresses www.sub.example."""
     port = free_port()
@@ -47,7 +30,7 @@ def records(program):
     return [struct.unpack("!H", r[6:8])[0] if r else None for r in replies]
 
 
-one, two, other = records(one_block), records(two_blocks), records(nsd)
+one, two, other = records(one_block), records(two_blocks), records(lambda port: nsd(port, {"example": above, "sub.example": below}))
 conclude("the DS record of a zone comes from the zone above it, if a server has both (RFC 4035, 3.1.4.1)",
          "CoreDNS 1.15.0, file; NSD 4.6.1 (Debian 4.6.1-1) for comparison",
          f"{one[0]} DS records for sub.example if one server block has both files, which is the answer of the zone itself; www.sub.example has {one[1]} address; "

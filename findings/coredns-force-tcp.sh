@@ -30,23 +30,11 @@ forward-zone:
 """)
 
 
-def dnsmasq(port):
-    return write("dnsmasq.conf", f"""port={port}
-listen-address=127.0.0.1
-bind-interfaces
-no-resolv
-no-hosts
-pid-file=
-user=
-server=127.0.0.1#{origin.port}
-""")
-
-
 def failed(server, extra):
     """Returns how many names fail of 80 clients that ask one after the other, through CoreDNS."""
     port, upstream, failures = free_port(), free_port(), []
     programs = [start("unbound", "-d", "-p", "-c", unbound(upstream), ready=answers(upstream)) if server == "unbound" else
-                start("dnsmasq", "-k", "-C", dnsmasq(upstream), ready=answers(upstream))]
+                start(*dnsmasq(upstream, origin.port), ready=answers(upstream))]
     conf = write("Corefile", f""".:{port} {{
     bind 127.0.0.1
     forward . 127.0.0.1:{upstream} {{

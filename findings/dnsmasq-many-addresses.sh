@@ -21,17 +21,7 @@ def run(extra):
     """Returns how many of five queries for a name with 149 addresses, and for one with 151, reach the server, and how many
     of 40 cached names are asked again after one with 140."""
     port = free_port()
-    conf = write("dnsmasq.conf", f"""port={port}
-listen-address=127.0.0.1
-bind-interfaces
-no-resolv
-no-hosts
-pid-file=
-user=
-server=127.0.0.1#{upstream.port}
-{extra}
-""")
-    p = start("dnsmasq", "-k", "-C", conf, ready=answers(port))
+    p = start(*dnsmasq(port, upstream.port, extra), ready=answers(port))
 
     def reach(*names):
         before = len(upstream.queries)

@@ -13,17 +13,7 @@ upstream = Upstream(lambda name, qtype, q, tcp: (reply(q), 3))
 def burst(extra):
     """Asks for 400 names at once, each of which the server answers after 3 s."""
     port, results, threads = free_port(), Counter(), []
-    conf = write("dnsmasq.conf", f"""port={port}
-listen-address=127.0.0.1
-bind-interfaces
-no-resolv
-no-hosts
-pid-file=
-user=
-server=127.0.0.1#{upstream.port}
-{extra}
-""")
-    p = start("dnsmasq", "-k", "-C", conf, ready=answers(port))
+    p = start(*dnsmasq(port, upstream.port, extra), ready=answers(port))
 
     def client(i):
         results[RCODES.get(rcode(ask(port, f"n{i}.example.")[0]))] += 1

@@ -191,6 +191,37 @@ def answers(port, name="ready.example.", tcp=False):
     return lambda: ask(port, name, timeout=0.5, tcp=tcp)[0] is not None
 
 
+def nsd(port, zones):
+    """Returns the command of an NSD that has the zones, files by name."""
+    directory = folder("nsd")
+    return "nsd", "-d", "-c", write("nsd.conf", f"""server:
+    ip-address: 127.0.0.1@{port}
+    username: ""
+    chroot: ""
+    zonesdir: "{directory}"
+    pidfile: ""
+    database: ""
+    xfrdfile: "{directory}/xfrd"
+    zonelistfile: "{directory}/zones"
+remote-control:
+    control-enable: no
+""" + "".join(f'zone:\n    name: {name}\n    zonefile: "{file}"\n' for name, file in zones.items()))
+
+
+def dnsmasq(port, server, extra=""):
+    """Returns the command of a dnsmasq that forwards to the port server."""
+    return "dnsmasq", "-k", "-C", write("dnsmasq.conf", f"""port={port}
+listen-address=127.0.0.1
+bind-interfaces
+no-resolv
+no-hosts
+pid-file=
+user=
+server=127.0.0.1#{server}
+{extra}
+""")
+
+
 def conclude(guess, version, seen, same):
     """Prints the finding, and exits with 1 if the behaviour is no longer the recorded one."""
     print("guess:  ", guess)
