@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// MaxEgressAddrs bounds the addresses in the sets of a policy: whoever has a name that the policy allows chooses them.
+	// MaxEgressAddrs bounds the addresses in the sets of a policy. The owner of an allowed name's zone chooses them.
 	MaxEgressAddrs = 4096
 	// egressGrace is how long an address stays at least after the TTL of the answer is over: a client may connect some time after
 	// it has looked up the name. An address stays for twice as long, so that answers in between need no write.
@@ -32,7 +32,7 @@ const (
 type PacketFilter interface {
 	// Sync makes the sets of these policies that are missing, and the sets of their pods those in pods. prune says that pods has all
 	// policies, and the sets of others are removed or, if another program's rules use them, emptied. renewed are the
-	// policies whose sets are not those of the last call.
+	// policies whose sets were made since the last call, and so are empty.
 	Sync(pods map[string][]netip.Addr, prune bool) (renewed []string, err error)
 	// Add adds addresses, or gives them another timeout. [ErrNoSet]: nothing is added.
 	Add(list []Element) error
@@ -48,9 +48,9 @@ type Element struct {
 	Timeout time.Duration
 }
 
-// Egress keeps sets of addresses in the packet filter: for each policy that asks for it, those of the names that it allows, which
-// enter before the answer leaves, and those of the pods that it binds. It knows how long an address stays, so that most answers need no
-// write. The kernel keeps the sets when the agent ends; the next one adds to them. It is safe for concurrent use. A nil Egress has no
+// Egress keeps two kinds of sets in the packet filter for each policy that asks for them: the addresses of the names that the policy
+// allows, added before the answer leaves, and the addresses of the pods that it binds. It knows how long an address stays, so that most
+// answers need no write. The kernel keeps the sets when the agent ends; the next one adds to them. It is safe for concurrent use. A nil Egress has no
 // sets.
 type Egress struct {
 	filter  PacketFilter
@@ -174,22 +174,21 @@ func (e *Egress) sync() error {
 	renewed, err := e.filter.Sync(want, known)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	size := 0
-	for _, s := range e.sets {
-		s.mu.Lock()
-		s.expire(clock.Now())
-		size += len(s.until)
-		s.mu.Unlock()
-	}
 	for _, policy := range renewed {
 		if s := e.sets[policy]; s != nil {
 			s.mu.Lock()
-			size -= len(s.until)
 			clear(s.until)
 			s.mu.Unlock()
 		}
 	}
-	e.size.Store(uint64(max(0, size))) //nolint:gosec // not negative
+	size := uint64(0)
+	for _, s := range e.sets {
+		s.mu.Lock()
+		s.expire(clock.Now())
+		size += uint64(len(s.until))
+		s.mu.Unlock()
+	}
+	e.size.Store(size)
 	return err
 }
 
