@@ -66,19 +66,19 @@ def receive(stream):
     return head and exactly(struct.unpack("!H", head)[0])
 
 
-def ask(port, name, qtype=A, timeout=5, tcp=False):
+def ask(port, name, qtype=A, timeout=5, tcp=False, address="127.0.0.1"):
     """Asks once. Returns the reply, None if there is none in time, and the seconds passed."""
     q, begin, r = query(name, qtype), time.monotonic(), None
     try:
         if tcp:
-            with socket.create_connection(("127.0.0.1", port), timeout) as s:
+            with socket.create_connection((address, port), timeout) as s:
                 s.settimeout(timeout)
                 s.sendall(framed(q))
                 r = receive(s)
         else:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
                 s.settimeout(timeout)
-                s.connect(("127.0.0.1", port))
+                s.connect((address, port))
                 s.send(q)
                 while (r := s.recv(65535))[:2] != q[:2]:
                     pass

@@ -5,13 +5,7 @@ work=$(mktemp -d) # removed at the end
 debian nftables=1.0.6-2+deb12u2 iptables=1.8.9-2 libbsd0 libedit2 libgmp10 libip4tc2 libip6tc2 libjansson4 libmd0 libmnl0 libnetfilter-conntrack3 libnfnetlink0 libnftables1 libnftnl11 libtinfo6 libxtables12
 XTABLES_LIBDIR=$(dirname "$(find "$work/root" -name libxt_tcp.so -o -name libxt_tcpudp.so -o -name libxt_udp.so | head -1)")
 export XTABLES_LIBDIR
-echo 'hosts: files dns' >"$work/nsswitch.conf"
-printf 'nameserver 127.0.0.1\noptions timeout:2 attempts:2\n' >"$work/resolv.conf"
-unshare -rmn bash -c '
-	mount --bind "$work/resolv.conf" /etc/resolv.conf || exit 2
-	mount --bind "$work/nsswitch.conf" /etc/nsswitch.conf || exit 2
-	ip link set lo up || exit 2
-	exec python3 -' <<'PYTHON'
+look_ups $'nameserver 127.0.0.1\noptions timeout:2 attempts:2' <<'PYTHON'
 from loopback import *
 
 RULES = """table inet filter {

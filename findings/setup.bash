@@ -75,3 +75,41 @@ certificate() {
 		-subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 \
 		-keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
 }
+
+# look_ups RESOLV_CONF runs the Python program on standard input where /etc/resolv.conf has that text, names
+# come from files and DNS, and there is only the loopback interface.
+look_ups() {
+	echo 'hosts: files dns' >"$work/nsswitch.conf"
+	printf '%s\n' "$1" >"$work/resolv.conf"
+	unshare -rmn bash -c '
+		mount --bind "$work/resolv.conf" /etc/resolv.conf || exit 2
+		mount --bind "$work/nsswitch.conf" /etc/nsswitch.conf || exit 2
+		ip link set lo up || exit 2
+		exec python3 -'
+}
+
+# resolved COMMANDS unpacks systemd-resolved and runs the Python program on standard input where it can be started, with
+# 127.0.0.2:5300 as its server. COMMANDS, for bash, make the interfaces beside the loopback one.
+resolved() {
+	debian systemd-resolved=252.39-1~deb12u2 libsystemd-shared=252.39-1~deb12u2 libssl3 libgcrypt20 libip4tc2 libkmod2 libseccomp2
+	mkdir -p "$work/etc/systemd"
+	echo 'root:x:0:0::/:/bin/sh
+systemd-resolve:x:0:0::/:/bin/sh' >"$work/etc/passwd"
+	echo 'root:x:0:
+systemd-resolve:x:0:' >"$work/etc/group"
+	echo '[Resolve]
+DNS=127.0.0.2:5300
+Domains=~.
+DNSSEC=no
+LLMNR=no
+MulticastDNS=no' >"$work/etc/systemd/resolved.conf"
+	unshare -rmn bash -c '
+		set -e
+		trap "exit 2" ERR
+		ip link set lo up
+		'"$1"'
+		mount -t tmpfs tmpfs /run
+		mkdir -p /run/systemd/resolve
+		mount --bind "$work/etc" /etc
+		exec python3 -'
+}
