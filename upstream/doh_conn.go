@@ -133,15 +133,20 @@ func (c *dohConn) draining() bool {
 	return c.conn.Available() == 0 && inFlight < c.capacity
 }
 
-// reserve reserves c for one query if possible; t is locked.
+// reserve reserves c for one query if possible; t is locked. It leaves one place free while others are taken. In net/http
+// (Go 1.26), a request gives its reservation up before it makes sure of a place, and others wait behind it. If a canceled
+// one counts twice in that moment and its place is reserved again, all places may be those of requests that wait
+// behind the first one, until they are canceled.
 func (t *dohTransport) reserve(c *dohConn, now time.Time) bool {
-	if c.conn.Reserve() != nil {
+	answered := c.answered.Load()   // before the limit is read, which is not the server's until then
+	available := c.conn.Available() // first, so that a query that ends meanwhile counts once at most
+	inFlight := c.conn.InFlight()
+	if available < 2 && inFlight > 0 || c.conn.Reserve() != nil {
 		return false
 	}
 	c.begin(now)
-	if c.answered.Load() {
-		available := c.conn.Available() // first, so that a query that ends meanwhile counts once at most
-		c.capacity = available + c.conn.InFlight()
+	if answered {
+		c.capacity = available + inFlight
 	}
 	return true
 }

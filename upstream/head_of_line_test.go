@@ -83,6 +83,19 @@ func TestHeadOfLineBlocked(t *testing.T) {
 	}
 }
 
+// TestManySlowNames: as many slow names at once as a busy node has don't delay other queries to a server that answers in order.
+func TestManySlowNames(t *testing.T) {
+	via, _ := newBlocked(t)
+	mustRoundTrip(t, via, "usual.test.")
+	via.mu.Lock()
+	via.setOrder(false, time.Now())
+	via.mu.Unlock()
+	for range 100 {
+		via.start(namedQuery(t, "slow.test."))
+		mustRoundTrip(t, via, "quick.test.")
+	}
+}
+
 // TestQueuedBehind: queries behind a slow name move to another connection.
 func TestQueuedBehind(t *testing.T) {
 	via, freed := newBlocked(t)
@@ -440,5 +453,56 @@ func TestBlockedChecksStayApart(t *testing.T) {
 			t.Errorf("%s: the next check is %v after the last", name, c.timerAt.Sub(late))
 		}
 		c.timer.Stop()
+	}
+}
+
+// TestFewAtATime: a server that works on few queries of a connection at a time is known by replies that are late with many queries before
+// them, and not with few. It gets more connections then.
+func TestFewAtATime(t *testing.T) {
+	now := time.Now()
+	for name, took := range map[string][2]time.Duration{
+		"far away":       {40 * time.Millisecond, 60 * time.Millisecond},
+		"quick":          {time.Millisecond, 15 * time.Millisecond},
+		"never measured": {0, time.Second},
+	} {
+		var l learned
+		for range 2 * crowdedReplies {
+			if took[0] > 0 {
+				l.observeWait(fewInFlight-1, took[0], now)
+			}
+			l.observeWait(fewInFlight, took[1], now)
+		}
+		if l.worksOnFew(now) {
+			t.Errorf("%s: it is believed to work on few", name)
+		}
+	}
+	var l learned
+	l.observeWait(0, time.Millisecond, now)
+	for i := range crowdedReplies {
+		if l.worksOnFew(now) {
+			t.Fatalf("it is believed to work on few after %d late replies", i)
+		}
+		l.observeWait(fewInFlight, time.Second, now)
+	}
+	if !l.worksOnFew(now) {
+		t.Fatal("it is not believed to work on few")
+	}
+
+	via, _ := newBlocked(t)
+	mustRoundTrip(t, via, "usual.test.")
+	via.mu.Lock()
+	via.setOrder(true, now)
+	via.fewUntil = now.Add(time.Hour)
+	via.mu.Unlock()
+	for range (maxConns + 2) * fewInFlight {
+		via.start(namedQuery(t, "slow.test."))
+		eventually(t, "its connection is there", func() bool {
+			via.mu.Lock()
+			defer via.mu.Unlock()
+			return via.connected() == len(via.live)
+		})
+	}
+	if n := openSocketCount(via); n <= maxConns || n > maxConns+2 {
+		t.Errorf("%d connections for %d queries", n, (maxConns+2)*fewInFlight)
 	}
 }

@@ -22,6 +22,11 @@ const (
 	// typicalRTTStep is the inverse step of the estimate of the typical RTT, which doubles
 	// after eleven longer samples in a row.
 	typicalRTTStep = 16
+	// fewInFlight is how many queries any server works on at a time on one connection; PowerDNS Recursor on ten.
+	fewInFlight = 8
+	// crowdedReplies is how many more replies behind fewInFlight queries have to be late than in time before the server
+	// is believed to work on few at a time.
+	crowdedReplies = 32
 )
 
 // learned is what the replies and the ends of connections have shown about a server. The
@@ -50,6 +55,42 @@ type learned struct {
 	connLimitUntil time.Time
 	// notAccepted is how many new connections in a row brought no reply while others did.
 	notAccepted int
+	// soonRTT estimates the median time until the reply to a query with fewer than fewInFlight others before it, crowded
+	// counts replies to those with more: up if they are late, down if not.
+	soonRTT time.Duration
+	crowded int
+	// fewUntil is until when worksOnFew is true.
+	fewUntil time.Time
+}
+
+// observeWait records that a server that answers out of order has answered a query, which had ahead others before it on
+// its connection, after that time.
+func (l *learned) observeWait(ahead int, took time.Duration, now time.Time) {
+	switch late := blockedRTTs * max(l.soonRTT, minBlockedDelay/blockedRTTs); {
+	case ahead < fewInFlight:
+		l.soonRTT = nearer(l.soonRTT, took)
+	case l.soonRTT == 0:
+	case took < late:
+		l.crowded = max(l.crowded-1, 0)
+	default:
+		if l.crowded = min(l.crowded+1, crowdedReplies); l.crowded == crowdedReplies {
+			l.fewUntil = now.Add(orderLifetime)
+		}
+	}
+}
+
+// worksOnFew reports whether the server is believed to work on fewInFlight queries of a connection at a time.
+func (l *learned) worksOnFew(now time.Time) bool { return now.Before(l.fewUntil) }
+
+// nearer returns an estimate of a median, moved towards a sample.
+func nearer(median, sample time.Duration) time.Duration {
+	switch {
+	case median == 0:
+		return max(sample, time.Microsecond)
+	case sample > median:
+		return median + median/typicalRTTStep + 1
+	}
+	return median - median/typicalRTTStep
 }
 
 // setOrder records whether the server has just been seen to answer out of order.
@@ -78,14 +119,10 @@ func (l *learned) blockedAfter() time.Duration {
 
 // observeReply records a reply that ended the given silence of its connection.
 func (l *learned) observeReply(silence time.Duration, now time.Time) {
-	switch {
-	case l.typicalRTT == 0 || now.Sub(l.lastReply) >= orderLifetime:
-		l.typicalRTT = max(silence, time.Microsecond)
-	case silence > l.typicalRTT:
-		l.typicalRTT += l.typicalRTT/typicalRTTStep + 1
-	default:
-		l.typicalRTT -= l.typicalRTT / typicalRTTStep
+	if now.Sub(l.lastReply) >= orderLifetime {
+		l.typicalRTT = 0
 	}
+	l.typicalRTT = nearer(l.typicalRTT, silence)
 	if now.Sub(l.lastReply) >= minBlockedDelay/2 {
 		l.quietUntil = now.Add(minBlockedDelay / 2)
 	}

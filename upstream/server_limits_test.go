@@ -85,7 +85,7 @@ func TestFewQueriesPerConnection(t *testing.T) {
 					if most := 2 * clients * each; sent > most {
 						t.Errorf("%d queries were sent, want at most %d", sent, most)
 					}
-					if n, most := f.server.AllConns(), 2*clients*each/limit+2*maxConnsInOrder; n > most {
+					if n, most := f.server.AllConns(), 2*clients*each/limit+2*maxConnsFewQueries; n > most {
 						t.Errorf("%d connections were opened, want at most %d", n, most)
 					}
 				})
@@ -206,7 +206,7 @@ func TestFewConnections(t *testing.T) {
 					via.inOrder = true // so that each query may get a connection
 					mustRoundTrip(t, via, "first.test.")
 					askConcurrently(t, via, 20, 20)
-					if n := f.server.AllConns(); n > limit+3*maxConnsInOrder {
+					if n := f.server.AllConns(); n > limit+3*maxConnsFewQueries {
 						t.Errorf("%d connections were opened", n)
 					}
 				})

@@ -15,7 +15,7 @@ import (
 
 const (
 	// maxConns is the maximum number of connections to one server, retired ones included;
-	// see maxConnsInOrder for exceptions. RFC 7766, 6.2.2, asks clients for few. Two suffice
+	// see maxConnsInOrder and maxConnsFewQueries for exceptions. RFC 7766, 6.2.2, asks clients for few. Two suffice
 	// for a node's cache misses; four leave room for new ones while others are retired.
 	maxConns = 4
 	// pipelineLimit is how many queries are in flight on a connection to a server that

@@ -77,8 +77,10 @@ type streamConn struct {
 type streamFlight struct {
 	conn    *streamConn
 	resends int // how often it moved to another conn
-	// sequence numbers the queries of conn; assignedAt is when conn was assigned.
+	// sequence numbers the queries of conn; assignedAt is when conn was assigned, and ahead how many were in flight
+	// on it then.
 	sequence   uint32
+	ahead      int
 	movedFrom  *streamConn // the blocked connection it was moved from, if any
 	assignedAt time.Time
 }
@@ -118,6 +120,7 @@ func (c *streamConn) add(q *query, now time.Time) {
 		q.replaceID()
 	}
 	c.queries[q.sentID()] = q
+	q.ahead = c.inFlight
 	c.begin(now)
 	*c.total++
 	c.lastSequence++

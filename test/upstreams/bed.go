@@ -31,7 +31,7 @@ const (
 // server that is asked for it.
 const (
 	slowTime = 300 * time.Millisecond
-	heldTime = 800 * time.Millisecond
+	heldTime = 500 * time.Millisecond
 )
 
 // Bed is a running server and the forwarders before it.
