@@ -69,13 +69,13 @@ func openAPISource(v *View, cfg *config.Kubernetes, selector labels.Selector, op
 // run watches the API server until ctx ends.
 func (c *apiSource) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { c.reflectPods(ctx) })
 	wg.Go(func() { c.findPodCIDRs(ctx) })
 	if c.view.policies != nil { // which are listed in any case: an older agent can't read a position of theirs
 		wg.Go(func() { c.newReflector(dnsPolicies, nil, &handler{}).Run(ctx) })
 	}
 	wg.Go(func() {
 		c.verifySaved(ctx)
+		wg.Go(func() { c.reflectPods(ctx) })
 		wg.Go(func() { c.follow(ctx, services, c.selector) })
 		wg.Go(func() { c.follow(ctx, namespaces, c.namespaces) })
 		if c.withSlices {
@@ -147,7 +147,7 @@ func (c *apiSource) newReflector(r resource, selector labels.Selector, h *handle
 	k := &kinds[r]
 	f := &reflector.Reflector{
 		Client: c.clients.groups[k.version.Group], Resource: schema.GroupResource{Group: k.version.Group, Resource: k.plural}, NewObject: k.object,
-		Labels: selector, Handler: h, OnActivity: c.view.noteActivity, MetadataOnly: k.metadataOnly, InPages: k.inPages,
+		Labels: selector, Handler: h, OnActivity: c.view.noteActivity, MetadataOnly: k.metadataOnly, Unstreamed: k.unstreamed,
 		Log: c.view.log, Outages: c.view.outages, History: c.view.history, FirstBackoff: c.view.firstBackoff, StartDelay: c.view.maxStartDelay,
 	}
 	if k.metadataOnly {
@@ -191,7 +191,7 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 	h := &handler{source: src}
 	f := c.newReflector(endpointSlices, c.selector, h)
 	if src.ns != nil {
-		f.Namespace, f.InPages = src.ns.label[1:], true
+		f.Namespace, f.Unstreamed = src.ns.label[1:], true
 	}
 	if src.names != nil {
 		f.Labels = c.requiring(discoveryv1.LabelServiceName, selection.In, src.names.names()...)
@@ -229,6 +229,9 @@ func (c *apiSource) reflectPods(ctx context.Context) {
 		fieldselectors.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 		fieldselectors.OneTermNotEqualSelector("status.phase", string(corev1.PodUnknown)),
 	)
+	if c.reflectsAllPods() || c.view.node == "" {
+		c.view.dropSaved(pods)
+	}
 	if !c.reflectsAllPods() {
 		here, stop := context.WithCancel(ctx)
 		defer stop()
@@ -240,10 +243,15 @@ func (c *apiSource) reflectPods(ctx context.Context) {
 			}
 		}()
 		if c.view.node != "" {
-			f := c.newReflector(pods, nil, &handler{})
-			f.InPages = true
+			h := &handler{}
+			f := c.newReflector(pods, nil, h)
+			f.Unstreamed = true
 			f.Fields = fieldselectors.AndSelectors(fieldselectors.OneTermEqualSelector("spec.nodeName", c.view.node), running).String()
+			h.follow(f)
 			f.Run(here)
+			if ctx.Err() == nil { // the pods are going to be newer than f
+				c.view.unfollow(pods)
+			}
 		}
 		<-here.Done()
 	}

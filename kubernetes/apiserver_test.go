@@ -85,7 +85,8 @@ func TestFollowsByName(t *testing.T) {
 			t.Errorf("%d requests for %s, want %d", got, path, want)
 		}
 	}
-	count(t, f.Requests("/pods", "spec.nodeName%3Dn1", "limit=100"), 1, "requests for the node's pods")
+	ofNode := "spec.nodeName%3Dn1"
+	count(t, f.Requests("/pods", ofNode)-f.Requests("/pods", ofNode, "watch=true"), 1, "lists of the node's pods")
 	st := v.Stats()
 	if st.Level != "node" || st.Sources != 2 || st.Pods != 1 {
 		t.Errorf("%+v", st)

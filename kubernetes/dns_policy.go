@@ -183,16 +183,19 @@ func (rec *policyRecord) same(other *policyRecord) bool {
 
 // policy returns the compiled policy. The lock of s is held.
 func (rec *policyRecord) policy(s *policySet) *dnspolicy.Policy {
-	if rec.compiled != nil {
-		return rec.compiled
+	if rec.compiled == nil {
+		rec.compiled = rec.compile()
+		rec.compiled.Counts = s.counters.Of(rec.namespace, rec.name)
+		if rec.egress {
+			rec.compiled.Set = s.egress.Of(rec.namespace, rec.name)
+		}
 	}
-	p := &dnspolicy.Policy{
-		Namespace: rec.namespace, Name: rec.name, Audit: rec.audit, AllowOthers: rec.allowOthers, NXDomain: rec.nxdomain,
-		Counts: s.counters.Of(rec.namespace, rec.name),
-	}
-	if rec.egress {
-		p.Set = s.egress.Of(rec.namespace, rec.name)
-	}
+	return rec.compiled
+}
+
+// compile returns the policy, without counts and sets.
+func (rec *policyRecord) compile() *dnspolicy.Policy {
+	p := &dnspolicy.Policy{Namespace: rec.namespace, Name: rec.name, Audit: rec.audit, AllowOthers: rec.allowOthers, NXDomain: rec.nxdomain}
 	for name, below := range rec.allow.all() {
 		p.Add(name, below, false)
 	}
@@ -204,7 +207,6 @@ func (rec *policyRecord) policy(s *policySet) *dnspolicy.Policy {
 			p.AddService(key)
 		}
 	}
-	rec.compiled = p
 	return p
 }
 

@@ -34,9 +34,9 @@ type kind struct {
 	// object returns a new object. Of those with metadataOnly, the API server sends only the metadata.
 	object       func() runtime.Object
 	metadataOnly bool
-	// inPages says that all objects are listed in pages: in a large cluster these have a seventh of the bytes of a streamed list, being
-	// compressed as a whole.
-	inPages bool
+	// unstreamed says that all objects are listed by a request of their own: in a large cluster the reply has a seventh of the bytes of a
+	// streamed list, being compressed as a whole.
+	unstreamed bool
 	// inManifest is the kind of the objects in manifests; "" is none.
 	inManifest string
 	// put adds or replaces an object, which the handler has just received if live is set.
@@ -52,7 +52,7 @@ type kind struct {
 // kinds is the table of what a view watches.
 var kinds = [numResources]kind{
 	services: {
-		version: corev1.SchemeGroupVersion, plural: "services", inManifest: "Service", object: func() runtime.Object { return new(corev1.Service) }, inPages: true,
+		version: corev1.SchemeGroupVersion, plural: "services", inManifest: "Service", object: func() runtime.Object { return new(corev1.Service) }, unstreamed: true,
 		put: (*handler).putService, drop: (*handler).dropService, names: (*index).serviceNames, anyCase: true,
 	},
 	endpointSlices: {
@@ -76,7 +76,7 @@ var kinds = [numResources]kind{
 		put: (*handler).putImportSlice, drop: (*handler).dropSlice, names: (*index).sliceNames,
 	},
 	dnsPolicies: { // in no index, see policySet
-		version: policiesV1alpha1, plural: "dnspolicies", inManifest: "DNSPolicy", object: func() runtime.Object { return new(dnsPolicy) }, inPages: true,
+		version: policiesV1alpha1, plural: "dnspolicies", inManifest: "DNSPolicy", object: func() runtime.Object { return new(dnsPolicy) }, unstreamed: true,
 		put: (*handler).putPolicy, drop: (*handler).dropPolicy,
 	},
 }
@@ -127,8 +127,8 @@ func (h *handler) putSlice(obj runtime.Object, live bool, f *faults) {
 		h.dropSlice(o.Namespace, o.Name, version) // its faults are noted later
 		return
 	}
-	h.noteVersion(version)
 	if h.source != nil && h.source.names != nil && !h.source.covers(rec) {
+		h.noteVersion(version)
 		*f = faults{}
 		h.dropSlice(o.Namespace, o.Name, version)
 		return
@@ -139,6 +139,8 @@ func (h *handler) putSlice(obj runtime.Object, live bool, f *faults) {
 			if !h.source.outdated {
 				rec.version = version
 			}
+			// Under one lock with isStale: otherwise two sources that deliver the slice at once each take it for deleted by the other.
+			h.source.reach(version)
 			if x.isStale(rec, h.source) {
 				return false
 			}
@@ -362,10 +364,20 @@ func (h *handler) follow(f *reflector.Reflector) {
 		f.Resume, h.listed = saved, true
 	}
 	v.mu.Unlock()
-	if h.resource == namespaces && h.listed {
-		for ns, value := range v.savedAnnotations {
-			v.annotations.put(ns, value)
+	if h.listed {
+		h.resume()
+	}
+}
+
+// resume does what a list would have done besides filling the index.
+func (h *handler) resume() {
+	switch h.resource {
+	case namespaces:
+		for ns, value := range h.view.savedAnnotations {
+			h.view.annotations.put(ns, value)
 		}
+	case pods:
+		h.resumePods()
 	}
 }
 

@@ -74,8 +74,7 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 		n.drop(rec.name)
 		return
 	}
-	p := &nodePod{terminating: rec.terminating, pending: rec.awaitsAddr()}
-	p.Namespace, p.Name, _ = strings.Cut(rec.name, "/")
+	p := newNodePod(rec)
 	if !isObjectName(p.Name) { // not from an API server
 		n.drop(rec.name)
 		return
@@ -86,8 +85,43 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	p.WorkloadKind, p.WorkloadName = workloadOf(o, p.Name)
 	p.Ndots, p.HasNdots = ndotsOf(o.Spec.DNSConfig)
 	p.Labels = n.reportedLabels(o)
-	p.addrs = unpackAddrs(rec.ips)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.replace(rec.name, p)
+}
+
+// newNodePod returns what rec says of a pod.
+func newNodePod(rec *pod) *nodePod {
+	p := &nodePod{terminating: rec.terminating, pending: rec.awaitsAddr(), addrs: unpackAddrs(rec.ips)}
+	p.Namespace, p.Name, _ = strings.Cut(rec.name, "/")
 	p.HasIPv6 = slices.ContainsFunc(p.addrs, netip.Addr.Is6)
+	return p
+}
+
+// saved returns the pods by their keys, for the file of a view.
+func (n *nodePods) saved() map[string]*savedNodePod {
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := make(map[string]*savedNodePod, len(n.pods))
+	for key, p := range n.pods {
+		list[key] = &savedNodePod{
+			UID: p.UID, WorkloadKind: p.WorkloadKind, WorkloadName: p.WorkloadName, Ndots: p.Ndots, HasNdots: p.HasNdots, Labels: p.Labels,
+		}
+	}
+	return list
+}
+
+// restore adds the pod of a saved view.
+func (n *nodePods) restore(rec *pod, saved *savedNodePod) {
+	if n == nil || saved == nil {
+		return
+	}
+	p := newNodePod(rec)
+	p.UID, p.WorkloadKind, p.WorkloadName = saved.UID, saved.WorkloadKind, saved.WorkloadName
+	p.Ndots, p.HasNdots, p.Labels = saved.Ndots, saved.HasNdots, saved.Labels
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.replace(rec.name, p)

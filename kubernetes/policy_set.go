@@ -190,12 +190,17 @@ func (ns *policyNamespace) replace(old, rec *policyRecord) {
 
 // bind adds rec, which may be nil, to the policies of p if it selects p.
 func (p *policyPod) bind(rec *policyRecord) {
-	if rec == nil || !p.bindsAll && !rec.selector.Matches(p.labels) {
+	if rec == nil || !p.isBoundBy(rec) {
 		return
 	}
 	at, _ := slices.BinarySearchFunc(p.policies, rec, (*policyRecord).compare)
 	p.policies = slices.Insert(p.policies, at, rec)
 	rec.pods++
+}
+
+// isBoundBy reports whether rec, of the namespace of p, selects p.
+func (p *policyPod) isBoundBy(rec *policyRecord) bool {
+	return p.bindsAll || rec.selector.Matches(p.labels)
 }
 
 // release removes rec from the policies of p, if it is one of them.

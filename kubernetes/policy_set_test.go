@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -356,6 +357,59 @@ func TestPolicyRandom(t *testing.T) {
 			if (rec.compiled != nil) != (rec.pods > 0) {
 				t.Errorf("%s/%s binds %d pods, and is compiled: %t", rec.namespace, rec.name, rec.pods, rec.compiled != nil)
 			}
+		}
+	}
+}
+
+// TestDraftPolicy: a draft binds the pods that it selects, together with the policies in force or in place of one, and changes none of them.
+func TestDraftPolicy(t *testing.T) {
+	f := newPolicyFixture(t)
+	web := map[string]string{"app": "web"}
+	f.list()
+	f.put(policyObject("a", "p", web, "a.test"))
+	f.put(labelledPod("a", "w", "10.0.0.1", web))
+	f.put(labelledPod("a", "d", "10.0.0.2", nil))
+	f.put(labelledPod("b", "w", "10.0.0.3", web))
+	draft := func(name, spec string) string {
+		return "apiVersion: nodens.dev/v1alpha1\nkind: DNSPolicy\nmetadata: {namespace: a, name: " + name + "}\nspec: {" + spec + "}\n"
+	}
+	for name, c := range map[string]struct {
+		draft string
+		want  map[string]string // by address: the names of a, b and c that may be asked for
+	}{
+		"another one":   {draft("q", `podSelector: {matchLabels: {app: web}}, allow: [b.test]`), map[string]string{"10.0.0.1": "ab"}},
+		"in its place":  {draft("p", `podSelector: {}, allow: [b.test]`), map[string]string{"10.0.0.1": "b", "10.0.0.2": "b"}},
+		"in audit mode": {draft("q", `mode: Audit, podSelector: {}, deny: [a.test], default: Allow`), map[string]string{"10.0.0.1": "bc", "10.0.0.2": "bc"}},
+		"without pods":  {strings.Replace(draft("q", `podSelector: {}`), "namespace: a", "namespace: c", 1), map[string]string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			classes, err := f.view.DraftPolicy([]byte(c.draft))
+			noError(t, err)
+			got := make(map[string]string)
+			for addr, class := range classes {
+				for _, name := range []string{"a", "b", "c"} {
+					if class.Judge([]byte("\x01"+name+"\x04test\x00"), nil).Policy == nil {
+						got[addr.String()] += name
+					}
+				}
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("allowed (-want +got):\n%s", diff)
+			}
+		})
+	}
+	f.want("after the drafts", map[string]string{"10.0.0.1": "a/p", "10.0.0.2": ""})
+	for draft, want := range map[string]string{
+		"":  "no kind DNSPolicy",
+		"x": "cannot unmarshal",
+		strings.Replace(draft("p", ""), "v1alpha1", "v2", 1):     "no kind DNSPolicy of nodens.dev/v1alpha1",
+		strings.Replace(draft("p", ""), "name: p", "name: P", 1): "no metadata with a namespace and a name",
+		draft("p", "alow: [a.test]"):                             "alow",
+		draft("p", `allow: ["*"]`):                               `"*" is neither a name`,
+		draft("p", `podSelector: {matchLabels: {"/": ""}}`):      "podSelector is not valid",
+	} {
+		if _, err := f.view.DraftPolicy([]byte(draft)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error about %q", draft, err, want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
@@ -11,7 +12,7 @@ import (
 const (
 	// conversionVersion is the version of what handlers make of objects, and of what a saved view holds of that. Increase
 	// it with every change: an object that does not change is not sent again, and its record would stay as it is.
-	conversionVersion = 1
+	conversionVersion = 2
 	// maxResumeAge is the age up to which a saved view is resumed. The API server forgets older versions, and in a longer
 	// time its data may have been set back and have reached the same versions again.
 	maxResumeAge = 15 * time.Minute
@@ -38,8 +39,7 @@ func (v *View) zoneOf(r resource) string {
 	return ""
 }
 
-// positions returns how far the view is, by source, without those that a list has to begin. Nothing that pods are
-// observed for is saved, so that pods are listed in any case. The view's lock is held.
+// positions returns how far the view is, by source, without those that a list has to begin. The view's lock is held.
 func (v *View) positions() map[sourceKey]reflector.Position {
 	all := make(map[sourceKey]reflector.Position)
 	add := func(r resource, scope string, f *follower) {
@@ -63,10 +63,46 @@ func (v *View) positions() map[sourceKey]reflector.Position {
 	return all
 }
 
+// unfollow makes r have no position.
+func (v *View) unfollow(r resource) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.followers[r] = follower{}
+}
+
 // resumable reports whether a view can go on from a file with the header h.
 func (v *View) resumable(h *savedHead) bool {
 	age := v.now().Sub(h.At)
 	return h.Conversion == conversionVersion && age >= 0 && age <= maxResumeAge
+}
+
+// hasPods reports whether a file with the header h has all that v needs to know of the node's pods.
+func (v *View) hasPods(h *savedHead) bool {
+	if v.policies != nil && !h.Policies {
+		return false
+	}
+	return v.nodePods == nil || h.Observed && slices.Equal(h.PodLabels, v.nodePods.labels)
+}
+
+// resumePods makes the pods of a saved view those of a list of the node's pods.
+func (h *handler) resumePods() {
+	v := h.view
+	v.mu.RLock()
+	all := slices.Collect(maps.Values(v.index.pods))
+	v.mu.RUnlock()
+	for _, p := range all {
+		if !p.onNode {
+			ns, name, _ := strings.Cut(p.name, "/")
+			h.forget(ns, name, 0)
+			continue
+		}
+		if p.awaitsAddr() {
+			v.limitAddrWait(p.name)
+		}
+		v.nodePods.restore(p, v.savedPods[p.name])
+	}
+	v.savedPods = nil
+	v.policies.setListed(pods)
 }
 
 // dropSaved drops the positions of a resource. Without that of slices, their versions mean nothing.

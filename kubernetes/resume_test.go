@@ -7,12 +7,15 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,8 +23,10 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/rig/fakeapi"
@@ -38,7 +43,8 @@ type savingCluster struct {
 	now            time.Time
 	marks          int
 	// nodeZone is the zone that the API server gives for the Node; nil is none, and the view is told that it is z1.
-	nodeZone atomic.Pointer[string]
+	nodeZone  atomic.Pointer[string]
+	podLabels []string // see [Options.PodLabels]
 }
 
 func newSavingCluster(t *testing.T) *savingCluster {
@@ -75,6 +81,25 @@ type savingView struct {
 	zone *Zone
 	log  *testlog.Buffer
 	stop func()
+
+	observing sync.Mutex
+	pods      map[netip.Addr]NodePod // as reported
+}
+
+// observed returns the pods that v has reported.
+func (v *savingView) observed() map[netip.Addr]NodePod {
+	v.observing.Lock()
+	defer v.observing.Unlock()
+	return maps.Clone(v.pods)
+}
+
+// observePod is [Options.ObservePod].
+func (v *savingView) observePod(a netip.Addr, p NodePod) {
+	v.observing.Lock()
+	defer v.observing.Unlock()
+	if v.pods[a] = p; p == (NodePod{}) {
+		delete(v.pods, a)
+	}
 }
 
 // start opens a view and runs it until the test ends.
@@ -89,16 +114,17 @@ func (c *savingCluster) start(change func(*config.Kubernetes)) *savingView {
 	if c.nodeZone.Load() != nil {
 		zone = ""
 	}
+	s := &savingView{log: log, pods: make(map[netip.Addr]NodePod)}
 	v, err := Open(cfg, Options{
 		Node: "n1", Zone: zone, Log: slog.New(slog.NewTextHandler(log, nil)), Now: func() time.Time { return c.now },
-		ObserveNamespace: func(string, string) {},
+		ObserveNamespace: func(string, string) {}, ObservePod: s.observePod, PodLabels: c.podLabels,
 	})
 	noError(c.t, err)
 	shortenDelays(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { v.Run(ctx); close(done) }()
-	s := &savingView{v, NewZone(v, cfg), log, func() { cancel(); <-done }}
+	s.View, s.zone, s.stop = v, NewZone(v, cfg), func() { cancel(); <-done }
 	c.t.Cleanup(s.stop)
 	return s
 }
@@ -138,14 +164,14 @@ func (v *savingView) await(t *testing.T) {
 	})
 }
 
-// stopFollowing stops the view when it has listed everything but pods.
+// stopFollowing stops the view when it has listed everything.
 func (v *savingView) stopFollowing(t *testing.T) {
 	t.Helper()
 	poll.Until(t, "the sync", v.Synced)
 	poll.Until(t, "the positions", func() bool {
 		v.mu.RLock()
 		defer v.mu.RUnlock()
-		return len(v.index.sources) > 0 && len(v.positions()) == 2+len(v.index.sources)
+		return len(v.index.sources) > 0 && len(v.positions()) == 3+len(v.index.sources)
 	})
 	v.stop()
 }
@@ -158,10 +184,10 @@ func (v *savingView) stopSynced(t *testing.T) {
 	v.stopFollowing(t)
 }
 
-// lists counts the lists of s so far, by resource; pods are always listed.
+// lists counts the lists of s so far, by resource.
 func lists(s *fakeapi.Server) map[string]int {
 	n := map[string]int{}
-	for _, plural := range []string{"services", "namespaces", "endpointslices"} {
+	for _, plural := range []string{"services", "namespaces", "endpointslices", "pods"} {
 		if k := s.Lists(plural); k > 0 {
 			n[plural] = k
 		}
@@ -170,7 +196,7 @@ func lists(s *fakeapi.Server) map[string]int {
 }
 
 // once is a list of each resource.
-var once = map[string]int{"services": 1, "namespaces": 1, "endpointslices": 1}
+var once = map[string]int{"services": 1, "namespaces": 1, "endpointslices": 1, "pods": 1}
 
 // A view goes on from its file without lists. Whenever that could give wrong answers, it lists.
 func TestResume(t *testing.T) {
@@ -227,7 +253,7 @@ func TestResume(t *testing.T) {
 				s.Put(makeService("a", "web", "10.0.0.1"))
 				s.Put(makeService("a", "db", "None"))
 			},
-			lists: map[string]int{"services": 1}, log: "watches=2",
+			lists: map[string]int{"services": 1}, log: "watches=3",
 		},
 		"too old":         {prepare: func(c *savingCluster, _ *fakeapi.Server) { c.now = c.now.Add(maxResumeAge + time.Second) }, lists: once},
 		"from the future": {prepare: func(c *savingCluster, _ *fakeapi.Server) { c.now = c.now.Add(-time.Second) }, lists: once},
@@ -348,6 +374,7 @@ func TestResumeEqualsList(t *testing.T) {
 	for seed := range uint64(10) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		c := newSavingCluster(t)
+		c.podLabels = []string{"app", "none"}
 		s := c.lists.Load()
 		fillCluster(s)
 		scope := func(cfg *config.Kubernetes) { // at each level
@@ -371,21 +398,20 @@ func TestResumeEqualsList(t *testing.T) {
 		}
 		v := c.start(scope)
 		c.awaitLast(t, v)
-		if n := lists(s); n["services"] != 1 || n["namespaces"] != 1 {
+		if n := lists(s); n["services"] != 1 || n["namespaces"] != 1 || n["pods"] != 1 {
 			t.Errorf("seed %d: lists %v\n%s", seed, n, v.log)
 		}
 		c.path += "-other"
 		w := c.start(scope)
 		c.awaitLast(t, w)
-		for _, v := range []*View{v.View, w.View} { // which Services were in use before does not count
-			v.scope.tick.Add(idleTicks + 1)
-			v.requestReconcile()
-		}
-		same := func() bool { return v.indexDump() == w.indexDump() }
-		poll.Until(t, "the views to be the same", same)
-		if a, b := v.Stats(), w.Stats(); a.Faulty != b.Faulty || a.Slices != b.Slices {
-			t.Errorf("seed %d: %d and %d faulty, %d and %d slices", seed, a.Faulty, b.Faulty, a.Slices, b.Slices)
-		}
+		poll.Until(t, "the views to be the same", func() bool { // one may drop slices before the other
+			for _, v := range []*savingView{v, w} { // which Services were in use before does not count
+				v.scope.tick.Add(idleTicks + 1)
+				v.requestReconcile()
+			}
+			a, b := v.Stats(), w.Stats()
+			return v.indexDump() == w.indexDump() && a.Faulty == b.Faulty && a.Slices == b.Slices && maps.Equal(v.observed(), w.observed())
+		})
 		v.stop()
 		w.stop()
 	}
@@ -406,7 +432,15 @@ func randomChange(random *rand.Rand, s *fakeapi.Server) {
 	}
 	service := makeService(ns, fmt.Sprint("s", i), ip)
 	slice := makeSlice(ns, fmt.Sprint("s", random.IntN(6)), fmt.Sprint("s", i), "10.1.1."+fmt.Sprint(1+random.IntN(9)))
-	switch random.IntN(7) {
+	pod := makePod(ns, fmt.Sprint("p", i), fmt.Sprint("10.2.0.", 1+random.IntN(4)))
+	pod.UID, pod.Labels = types.UID(fmt.Sprint("u", random.IntN(3))), map[string]string{"app": fmt.Sprint("a", random.IntN(3))}
+	switch random.IntN(4) {
+	case 0:
+		pod.Status.PodIPs = nil // it waits for its address
+	case 1:
+		pod.Status.Phase = corev1.PodSucceeded
+	}
+	switch random.IntN(11) {
 	case 0, 1:
 		s.Put(service)
 	case 2, 3:
@@ -415,6 +449,10 @@ func randomChange(random *rand.Rand, s *fakeapi.Server) {
 		s.Remove(service)
 	case 5:
 		s.Remove(slice)
+	case 6, 7, 8:
+		s.Put(pod)
+	case 9:
+		s.Remove(pod)
 	default:
 		s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 	}
@@ -427,12 +465,15 @@ func (c *savingCluster) awaitLast(t *testing.T, v *savingView) {
 	mark, s := fmt.Sprint("mark-", c.marks), c.lists.Load() // never changed: tells the history
 	s.Put(makeService("a", mark, "None"))
 	s.Put(makeSlice("a", mark, mark, "10.3.0.1"))
-	s.Put(makePod("a", "p", "10.1.0.1"))
+	s.Put(makePod("a", mark))
 	s.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: mark}})
 	poll.Until(t, mark, func() bool { return resolves(t, v.zone, mark+".a.svc.cluster.local", "10.3.0.1") })
-	poll.Until(t, "its namespace", func() bool {
+	poll.Until(t, "its namespace and pod", func() bool {
 		v.mu.RLock()
 		defer v.mu.RUnlock()
+		if v.index.pods["a/"+mark] == nil {
+			return false
+		}
 		ns := v.index.namespaces[fmt.Sprintf("%c%s", len(mark), mark)]
 		return ns != nil && ns.hasObject
 	})
@@ -450,7 +491,7 @@ func TestResumeInAnotherZone(t *testing.T) {
 		poll.Until(t, "the zone", func() bool { return v.sliceConverter().zone == zone })
 		poll.Until(t, "the lists", func() bool { return lists(s)["endpointslices"] >= want })
 		v.stopSynced(t)
-		equal(t, map[string]int{"services": 1, "namespaces": 1, "endpointslices": want}, lists(s), "lists in run %d", i)
+		equal(t, map[string]int{"services": 1, "namespaces": 1, "endpointslices": want, "pods": 1}, lists(s), "lists in run %d", i)
 	}
 }
 
@@ -479,6 +520,61 @@ func TestResumeForgetsVersions(t *testing.T) {
 	count(t, back.index.slices["a/web-1"].version, 77, "is the version in the file")
 	back.source.(*apiSource).verifySaved(t.Context())
 	count(t, back.index.slices["a/web-1"].version, 0, "is the version")
+}
+
+// Pods are listed if the file lacks what the view reports of them, and those of other nodes are forgotten in any case.
+func TestResumePods(t *testing.T) {
+	c := newSavingCluster(t)
+	s := c.lists.Load()
+	fillCluster(s)
+	labelled := makePod("a", "p", "10.1.0.1")
+	labelled.Labels = map[string]string{"app": "web"}
+	s.Put(labelled)
+	at := netip.MustParseAddr("10.1.0.1")
+	for i, tt := range []struct {
+		labels []string
+		values string
+		lists  int
+	}{
+		{[]string{"app"}, "web\x00", 1},
+		{[]string{"app"}, "web\x00", 1},
+		{[]string{"none", "app"}, "\x00web\x00", 2},
+		{nil, "", 3},
+		{nil, "", 3},
+	} {
+		c.podLabels = tt.labels
+		v := c.start(nil)
+		poll.Until(t, "the pod", func() bool { return v.observed()[at].Labels == tt.values && v.observed()[at].Name == "p" })
+		v.mu.Lock()
+		elsewhere := v.index.pods["a/elsewhere"]
+		v.index.putPod(&pod{name: "a/elsewhere", ns: "\x01a", label: []byte("\x01a"), ips: []string{"\x0a\x09\x00\x01"}})
+		v.mu.Unlock()
+		if elsewhere != nil {
+			t.Errorf("run %d: the view has the pod of another node", i)
+		}
+		v.stopSynced(t)
+		count(t, lists(s)["pods"], tt.lists, fmt.Sprint("lists of pods after run ", i))
+	}
+}
+
+// What policies and metrics need of pods is in the file, or they are listed.
+func TestHasPods(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts Options
+		head savedHead
+		want bool
+	}{
+		"nothing to know":       {want: true},
+		"observed":              {Options{ObservePod: func(netip.Addr, NodePod) {}}, savedHead{Observed: true}, true},
+		"not observed":          {Options{ObservePod: func(netip.Addr, NodePod) {}}, savedHead{}, false},
+		"other labels":          {Options{ObservePod: func(netip.Addr, NodePod) {}, PodLabels: []string{"a"}}, savedHead{Observed: true}, false},
+		"policies":              {Options{Policies: dnspolicy.NewTable()}, savedHead{Policies: true}, true},
+		"policies not all read": {Options{Policies: dnspolicy.NewTable()}, savedHead{}, false},
+	} {
+		if got := newView(tt.opts).hasPods(&tt.head); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
 }
 
 // Only a complete view of this version, in time, is resumed.
@@ -520,7 +616,7 @@ func TestConversionVersion(t *testing.T) {
 		lines = append(lines, line)
 	}
 	slices.Sort(lines)
-	const want = "1 aa5a4eef2ab04690"
+	const want = "2 04f6a6e53b99717b"
 	got := fmt.Sprintf("%d %.8x", conversionVersion, sha256.Sum256([]byte(strings.Join(lines, "\n"))))
 	if got != want {
 		t.Errorf("version and hash of the records are %q, want %q: increase conversionVersion, unless only this test has changed", got, want)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
@@ -32,6 +34,9 @@ type savedHead struct {
 	NoImports bool
 	// Policies says that the file has the DNSPolicies and the labels of pods.
 	Policies bool
+	// Observed says that the file has what is observed of the node's pods, with the values of the labels PodLabels.
+	Observed  bool
+	PodLabels []string
 	// Conversion is the [conversionVersion] of the records. Older agents have none.
 	Conversion int
 }
@@ -100,6 +105,16 @@ type savedPod struct {
 	Here, Host, Ending bool
 	Shown              bool
 	Labels             savedLabels // for DNSPolicies
+	Observed           *savedNodePod
+}
+
+// savedNodePod is a [NodePod] without what its savedPod has.
+type savedNodePod struct {
+	UID                        string
+	WorkloadKind, WorkloadName string
+	Ndots                      uint8
+	HasNdots                   bool
+	Labels                     string
 }
 
 // savedPosition is how far the view was. The records are what a list at that version gives.
@@ -378,7 +393,33 @@ func (p *savedPod) check(imported bool) error {
 			return invalid("pod IP", ip)
 		}
 	}
-	return nil
+	if p.Observed == nil {
+		return nil
+	}
+	return p.Observed.check()
+}
+
+func (p *savedNodePod) check() error {
+	return firstViolated(
+		requirement{p.UID == "" || isUID(p.UID), "UID", p.UID},
+		requirement{isKind(p.WorkloadKind), "kind", p.WorkloadKind},
+		requirement{len(p.WorkloadName) <= maxObjectName && strings.Trim(p.WorkloadName, nameBytes) == "", "workload", p.WorkloadName},
+		requirement{p.Ndots <= highestNdots, "ndots", int(p.Ndots)},
+		requirement{areLabelValues(p.Labels), "values of labels", p.Labels},
+	)
+}
+
+// nameBytes are the bytes of an object's name. The name of a Deployment, as cut off that of a ReplicaSet, may end in any.
+const nameBytes = "abcdefghijklmnopqrstuvwxyz0123456789-."
+
+// areLabelValues reports whether text may be [NodePod.Labels].
+func areLabelValues(text string) bool {
+	for value := range strings.SplitSeq(text, "\x00") {
+		if len(value) > validation.LabelValueMaxLength {
+			return false
+		}
+	}
+	return text == "" || strings.HasSuffix(text, "\x00")
 }
 
 func (p *savedPosition) check() error {

@@ -8,6 +8,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,8 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/dnspolicy"
@@ -165,6 +168,12 @@ var invalidRecords = map[string]savedRecord{
 	"pod in another namespace":       {Pod: &savedPod{Name: "m/p", NS: "\x01n"}},
 	"pod with an odd address":        {Pod: &savedPod{Name: "n/p", NS: "\x01n", IPs: []string{"\x01\x02\x03"}}},
 	"pod without an address":         {Pod: &savedPod{Name: "n/p", NS: "\x01n", IPs: []string{""}}},
+	"pod with an odd UID":            {Pod: observedPod(savedNodePod{UID: "a b", WorkloadKind: "Pod", WorkloadName: "p"})},
+	"pod with an odd workload":       {Pod: observedPod(savedNodePod{WorkloadKind: "Pod", WorkloadName: "p p"})},
+	"pod with an odd controller":     {Pod: observedPod(savedNodePod{WorkloadKind: "{}", WorkloadName: "p"})},
+	"pod with a high ndots":          {Pod: observedPod(savedNodePod{WorkloadKind: "Pod", WorkloadName: "p", Ndots: 16})},
+	"pod with half a label":          {Pod: observedPod(savedNodePod{WorkloadKind: "Pod", WorkloadName: "p", Labels: "a"})},
+	"pod with a long label":          {Pod: observedPod(savedNodePod{WorkloadKind: "Pod", WorkloadName: "p", Labels: strings.Repeat("a", 64) + "\x00"})},
 	"pod of imports":                 {Pod: &savedPod{Name: "n/p", NS: "\x01n"}, Import: true},
 	"annotation too long":            {Namespace: &savedNamespace{Label: "\x01a", ClientMetrics: strings.Repeat("x", maxAnnotation+1)}},
 	"position of no resource":        {Position: &savedPosition{Source: sourceKey{Resource: numResources}, Position: reflector.Position{Version: 1}}},
@@ -255,6 +264,7 @@ func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 	cfg := savedConfig(t, path)
 	cfg.Zonal, cfg.EndpointPodNames = true, true
 	v, _ := openSaved(t, cfg)
+	v.nodePods = newNodePods(func(netip.Addr, NodePod) {}, []string{"odd"})
 	for i := range v.listed {
 		v.listed[i].Store(true)
 	}
@@ -278,6 +288,7 @@ func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 		es.AddressType = discoveryv1.AddressTypeIPv6
 		handlerFixture{v, endpointSlices}.put(es)
 		handlerFixture{v, pods}.put(makePod("Upper", fmt.Sprintf("p%d", i), "::ffff:10.1.0.1", "10.1.0.1", "junk", "fd00::1"))
+		handlerFixture{v, pods}.put(oddPod(i))
 	}
 	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	back, log := openSaved(t, cfg)
@@ -287,6 +298,21 @@ func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 	if d := cmp.Diff(strings.Split(v.index.dump(), "\n"), strings.Split(back.index.dump(), "\n")); d != "" {
 		t.Errorf("-before +after:\n%s", d)
 	}
+}
+
+// oddPod is a pod whose UID, labels and controller an API server does not check.
+func oddPod(i int) *corev1.Pod {
+	isController := true
+	p := makePod("odd", fmt.Sprint("p", i), "10.2.0.1")
+	p.UID = types.UID(strings.Repeat("u", 20*i))
+	p.Labels = map[string]string{"odd": strings.Repeat("\xff", 20*i), "pod-template-hash": "h"}
+	p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: strings.Repeat("a", i) + "--h", Controller: &isController}}
+	return p
+}
+
+// observedPod is a pod of which that is observed.
+func observedPod(observed savedNodePod) *savedPod {
+	return &savedPod{Name: "n/p", NS: "\x01n", Observed: &observed}
 }
 
 // Reading any data before a right checksum, and querying the result, does not panic.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // A saved view is a file of gob values: a header, records in any order, and the SHA-256 of
@@ -65,7 +66,7 @@ func (v *View) Save() {
 	}
 }
 
-// run saves the view at each interval, and when ctx ends.
+// run saves the view at each interval until ctx ends.
 func (s *viewSaver) run(ctx context.Context) {
 	tick := time.NewTicker(saveInterval)
 	defer tick.Stop()
@@ -74,7 +75,6 @@ func (s *viewSaver) run(ctx context.Context) {
 		case <-tick.C:
 			s.save()
 		case <-ctx.Done():
-			s.save()
 			return
 		}
 	}
@@ -138,13 +138,20 @@ func (l *limitedWriter) Write(b []byte) (int, error) {
 // savedRecords returns the header and functions that return the records. The records'
 // sources are immutable, so only the listing needs the lock.
 func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
+	v.mu.RLock()
+	before := v.positions()
+	v.mu.RUnlock()
 	policies, podLabels, knowsPolicies := v.policies.saved() // whose lock is taken before the view's
+	observed := v.nodePods.saved()
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	head := savedHead{
 		Version: savedVersion, Made: v.fingerprint, Zone: v.converter.zone, At: time.Unix(0, v.lastEvent.Load()),
 		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level, Foreign: true, NoImports: !v.importsListed(),
-		Conversion: conversionVersion, Policies: knowsPolicies,
+		Conversion: conversionVersion, Policies: knowsPolicies, Observed: v.nodePods != nil,
+	}
+	if v.nodePods != nil {
+		head.PodLabels = v.nodePods.labels
 	}
 	var list []func() savedRecord
 	for i := range policies {
@@ -155,7 +162,7 @@ func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 		list = append(list, func() savedRecord { return savedRecord{Namespace: &rec} })
 	}
 	for _, p := range v.index.pods {
-		list = append(list, func() savedRecord { return savedRecord{Pod: p.saved(podLabels[p.name])} })
+		list = append(list, func() savedRecord { return savedRecord{Pod: p.saved(podLabels[p.name], observed[p.name])} })
 	}
 	for _, x := range []*index{&v.index, &v.imports} {
 		for key, s := range x.services {
@@ -168,11 +175,12 @@ func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(version), Import: x == &v.imports} })
 		}
 	}
-	return head, append(list, v.sourceRecords()...)
+	return head, append(list, v.sourceRecords(before)...)
 }
 
-// sourceRecords returns what a list gives besides the records of objects. The view's lock is held.
-func (v savedView) sourceRecords() (list []func() savedRecord) {
+// sourceRecords returns what a list gives besides the records of objects. before are the positions from before what is
+// known of pods outside of the index was read. The view's lock is held.
+func (v savedView) sourceRecords(before map[sourceKey]reflector.Position) (list []func() savedRecord) {
 	for _, src := range v.index.sources {
 		if src.names != nil && src.complete {
 			rec := savedSource{src.key, make(map[string]uint64, len(src.names))}
@@ -183,6 +191,12 @@ func (v savedView) sourceRecords() (list []func() savedRecord) {
 		}
 	}
 	for source, p := range v.positions() {
+		if source.Resource == pods {
+			p = before[source] // what has come since is not in all of the records, and is sent again
+		}
+		if p.Version == 0 {
+			continue
+		}
 		list = append(list, func() savedRecord { return savedRecord{Position: &savedPosition{source, p}} })
 	}
 	for _, f := range v.faults.faulty() {
@@ -198,8 +212,10 @@ func (v savedView) savesFault(f *savedFault) bool {
 	return f.check() == nil && f.Resource != dnsPolicies && (f.Resource != endpointSlices || v.index.mayHaveSlice(f.NS, f.Name))
 }
 
-func (p *pod) saved(labels savedLabels) *savedPod {
-	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.onNode, Host: p.hostNetwork, Ending: p.terminating, Shown: p.named, Labels: labels}
+func (p *pod) saved(labels savedLabels, observed *savedNodePod) *savedPod {
+	return &savedPod{
+		Name: p.name, NS: p.ns, IPs: p.ips, Here: p.onNode, Host: p.hostNetwork, Ending: p.terminating, Shown: p.named, Labels: labels, Observed: observed,
+	}
 }
 
 func newSavedService(s *service, key string) *savedService {
@@ -253,9 +269,7 @@ func (v savedView) restore(path string) {
 	if v.converter.zone == "" {
 		v.converter.zone = head.Zone
 	}
-	if v.resumable(&head) {
-		v.saved, v.savedZone, v.savedAnnotations = fresh.saved, head.Zone, fresh.savedAnnotations
-	}
+	v.restorePositions(fresh, &head)
 	if head.Policies {
 		v.policies.adopt(fresh.policies)
 	}
@@ -280,6 +294,17 @@ func (v savedView) restore(path string) {
 	v.syncTime.Store(int64(max(v.now().Sub(v.opened), 1)))
 	v.log.Info("saved view restored", "save", path, "services", len(v.index.services),
 		"endpointslices", len(v.index.slices), "age", v.now().Sub(head.At).Round(time.Second))
+}
+
+// restorePositions lets the view go on from where fresh is, which was loaded from a file with that header, if it can.
+func (v savedView) restorePositions(fresh *View, head *savedHead) {
+	if !v.resumable(head) {
+		return
+	}
+	v.saved, v.savedZone, v.savedAnnotations, v.savedPods = fresh.saved, head.Zone, fresh.savedAnnotations, fresh.savedPods
+	if !v.hasPods(head) {
+		v.dropSaved(pods)
+	}
 }
 
 // loadFile fills v, which must be empty, from the file at path. v must not be used after an
@@ -386,6 +411,7 @@ func (v savedView) putRecord(r *savedRecord) {
 		p := r.Pod
 		x.putPod(&pod{name: p.Name, ns: p.NS, label: []byte(p.NS), ips: p.IPs, onNode: p.Here, hostNetwork: p.Host, terminating: p.Ending, named: p.Shown})
 		v.policies.restorePod(p)
+		v.savedPods[p.Name] = p.Observed
 	case r.Policy != nil:
 		v.policies.put(r.Policy.record(), new(faults))
 	case r.Position != nil:

@@ -684,3 +684,31 @@ func TestScopeSetBack(t *testing.T) {
 		}
 	}
 }
+
+// TestSourcesDeliverTogether: a slice that two sources deliver at the same time gets into view.
+func TestSourcesDeliverTogether(t *testing.T) {
+	v := emptyView()
+	handlers := make([]*handler, 2)
+	for i := range handlers {
+		src := &sliceSource{view: v, complete: true}
+		v.index.sources = append(v.index.sources, src)
+		handlers[i] = &handler{view: v, resource: endpointSlices, source: src}
+	}
+	for i := range 20_000 {
+		es := makeSlice("a", fmt.Sprint("web-", i), "web", "10.1.0.1")
+		es.ResourceVersion = fmt.Sprint(i + 1)
+		start := make(chan struct{})
+		var both sync.WaitGroup
+		for _, h := range handlers {
+			both.Go(func() {
+				<-start
+				h.Upsert(es.DeepCopy(), true)
+			})
+		}
+		close(start)
+		both.Wait()
+		if v.index.slices[objectKey("a", es.Name)] == nil {
+			t.Fatalf("slice %d is missing", i)
+		}
+	}
+}

@@ -92,6 +92,8 @@ type View struct {
 	savedZone        string
 	savedSources     map[string]map[string]uint64 // the floor of the sources of single Services in the saved view
 	savedAnnotations map[string]string
+	// savedPods is what was observed of the node's pods, by their keys.
+	savedPods map[string]*savedNodePod
 	// followers are the reflectors but those of slices, which their sources have.
 	followers [numResources]follower
 	// savedWithoutImports says that the saved view had no lists of ServiceImports. It is set before Run.
@@ -186,7 +188,8 @@ func newView(opts Options) *View {
 		faults:        faultLog{seed: maphash.MakeSeed()},
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
 		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod, opts.PodLabels), annotations: newAnnotations(opts.ObserveNamespace),
-		saved: make(map[sourceKey]reflector.Position), savedAnnotations: make(map[string]string), savedSources: make(map[string]map[string]uint64),
+		saved: make(map[sourceKey]reflector.Position), savedAnnotations: make(map[string]string), savedPods: make(map[string]*savedNodePod),
+		savedSources: make(map[string]map[string]uint64),
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
 		},
@@ -228,6 +231,7 @@ func (v *View) Run(ctx context.Context) {
 	saving.Go(func() { v.saver.run(ctx) })
 	v.source.run(ctx)
 	saving.Wait()
+	v.saver.save() // when no list is between its last object and its position any more
 }
 
 // Synced reports whether every resource but those of `multicluster` has been listed once: only

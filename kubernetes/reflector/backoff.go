@@ -10,7 +10,8 @@ import (
 
 // The back-off between requests to an API server that fails. Each pause is lengthened at
 // random by up to its own length, so that the nodes of a cluster don't retry in step. At
-// the longest pause, 5,000 nodes make under 200 requests a second per resource.
+// the longest pause, 5,000 nodes make under 200 requests a second per resource. While the server can't be reached, they
+// also try as [probePause] says.
 const (
 	minBackoff = 800 * time.Millisecond
 	maxBackoff = 30 * time.Second

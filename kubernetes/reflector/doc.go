@@ -7,12 +7,15 @@
 // # From a list to a watch
 //
 // A [Reflector] requests a watch with the initial events (a streamed list). A bookmark ends
-// the list, and the same stream continues as the watch. With InPages, it lists in pages of 100
-// objects: the server passes all objects of the resource through the filter of a streamed list, but
-// finds those of a namespace or a node by a key, and it compresses a page as a whole.
-// It lists in pages from then on, too, if the server rejects that request, and alternates between the two
-// if the server stays silent, as one that doesn't know streamed lists does. After a list in
-// pages, the watch starts at the list's resourceVersion.
+// the list, and the same stream continues as the watch. If Unstreamed is set, it lists by a request of its own: the
+// server passes all objects of the resource through the filter of a streamed list, but finds those of a namespace or
+// a node by a key, and it compresses a list as a whole. It does so from then on, too, if the server rejects the
+// streamed list, and alternates between the two if the server stays silent, as one that doesn't know streamed lists
+// does. The watch then starts at the list's resourceVersion.
+//
+// A list is one request if the objects can be sent in protobuf, which is decoded as it arrives. Objects that exist in
+// JSON alone, such as custom resources, are listed in pages of 100, each of which is in memory as a whole, and so are
+// others if the server sends a list of more than 64 MiB in JSON.
 //
 // A watch asks for a random duration of 5 to 10 minutes. When it ends, or breaks, the next
 // one resumes from the last resourceVersion that an object or a bookmark had. Only if the
@@ -31,7 +34,8 @@
 // been there.
 //
 // After a failure the reflector waits as [Backoff] says. The first list after an expired
-// version is not delayed by earlier failures.
+// version is not delayed by earlier failures. If the API server can't be reached, one of its
+// reflectors tries again every 3 to 6 s at least. As soon as a request of any of them succeeds, all try within a second.
 //
 // # Decoding
 //
@@ -42,10 +46,10 @@
 // appProtocol, and endpoints without the deprecated topology; of an endpoint's targetRef
 // only kind, namespace and name.
 //
-// An event may have 8 MiB and a page 64 MiB. Buffers grow with the data received, not with
+// An event, or an item of a list, may have 8 MiB, and a page in JSON 64 MiB. Buffers grow with the data received, not with
 // an announced length. An event that is longer, has an unexpected type or can't be decoded
-// is logged and skipped. Data that can't be split into events ends the watch. A longer page
-// fails the list.
+// is logged and skipped, and so is an item of a list. Data that can't be split into events ends the watch. A longer
+// page fails the list.
 //
 // # Connections
 //

@@ -3,6 +3,7 @@
 package reflector
 
 import (
+	"encoding/binary"
 	"errors"
 	"strings"
 	"testing"
@@ -13,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// protobufField returns a field with bytes of fewer than 128 as value.
+// protobufField returns a length-delimited field. Its number is less than 16.
 func protobufField(number byte, value string) string {
-	return string([]byte{number<<3 | wireDelimited, byte(len(value))}) + value
+	return string(binary.AppendUvarint([]byte{number<<3 | wireDelimited}, uint64(len(value)))) + value
 }
 
 // TestDecodePageMalformed: a page that can't be read is an error; an object in it that can't be
@@ -47,6 +48,9 @@ func TestDecodePageMalformed(t *testing.T) {
 		{"metadata cut off", page("\x0a\x7f"), true, 0, 0},
 		{"malformed metadata", page(protobufField(1, "\x12\x7f")), true, 0, 0},
 		{"an envelope cut off", protobufMagic + "\x0a\x7f", true, 0, 0},
+		{"an object beyond the limit", page(metadata + protobufField(2, strings.Repeat("x", maxEventBytes+1)) + item), false, 1, 1},
+		{"an object longer than the list", page(metadata + "\x12\x7f"), true, 0, 0},
+		{"a length beyond any", page(metadata + "\x1a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), true, 0, 0},
 		{"JSON", `{"metadata": {"resourceVersion": "12", "continue": "next"}, "items": [{"metadata": {"name": "web"}}]}`, false, 1, 0},
 		{"JSON, an object that can't be read", `{"metadata": {"resourceVersion": "12", "continue": "next"}, "items": [{"metadata": 7}, {"metadata": {"name": "web"}}]}`, false, 1, 1},
 		{"JSON cut off", `{"metadata": {`, true, 0, 0},

@@ -39,7 +39,7 @@ var (
 	}
 )
 
-// OutageLog logs outages. All reflectors of one API server share it, so that a server that
+// OutageLog logs outages, and ends the pauses of those that wait for the server's return. All reflectors of one API server share it, so that a server that
 // goes away costs one line at the start, one summary a minute and one line at the end,
 // however many requests fail. Safe for concurrent use.
 type OutageLog struct {
@@ -48,6 +48,7 @@ type OutageLog struct {
 	mu      sync.Mutex
 	active  map[string]*sharedOutage // by cause
 	skipped uint64                   // objects that could not be read
+	probe   probe
 }
 
 // sharedOutage is one outage. It lasts while at least one participant fails.

@@ -72,7 +72,7 @@ type Reflector struct {
 	Namespace    string                // "" is all
 	Labels       labels.Selector       // nil or empty is all
 	Fields       string                // a field selector, "" is all
-	InPages      bool                  // list in pages where the server could stream, too
+	Unstreamed   bool                  // list by a request of its own where the watch could begin with the list
 	MetadataOnly bool                  // request PartialObjectMetadata, which NewObject returns
 	NewObject    func() runtime.Object // returns an empty object of the type to decode
 	Handler      Handler
@@ -92,12 +92,13 @@ type Reflector struct {
 	version string   // the last resourceVersion seen; "" if a list is due
 	at      position // when the last list was requested
 	tracker tracker
+	awaits  bool // a request failed, and none has succeeded since
 	// silences counts the silent watches since the last list, patience those that lead to a
 	// list; 0 is one.
 	silences, patience int
-	// cannotStream says that the server can't stream lists; tryPaging that it may be unable
-	// to.
-	cannotStream, tryPaging bool
+	// cannotStream says that the server can't stream lists; tryList that it may be unable
+	// to. paging says that a list is too long for one page.
+	cannotStream, tryList, paging bool
 }
 
 // Run lists and watches until ctx ends. It logs errors and retries. It returns as soon as
@@ -105,6 +106,7 @@ type Reflector struct {
 func (f *Reflector) Run(ctx context.Context) {
 	f.errors = newErrorLog(f.Log, f.Outages, f.Resource, f.Namespace)
 	defer f.errors.close()
+	defer f.Outages.noteReply(f) // one of the others probes then
 	if f.History == nil {
 		f.History = NewHistory(nil)
 	}
@@ -129,8 +131,9 @@ func (f *Reflector) Run(ctx context.Context) {
 		if ctx.Err() != nil || f.handleResult(verb, err, again) {
 			continue
 		}
-		sleep(ctx, Backoff(f.FirstBackoff, failed, err))
-		failed++
+		if failed++; f.pause(ctx, failed-1, err) {
+			failed = 0 // the server is back, and may not be ready for all at once
+		}
 	}
 }
 
@@ -165,7 +168,7 @@ func (f *Reflector) CheckAccess(ctx context.Context) {
 func (f *Reflector) listOrWatch(ctx context.Context) (verb string, err error) {
 	if f.version == "" {
 		f.at = f.History.position(f.Resource) // before the request
-		if f.InPages || f.cannotStream || f.tryPaging {
+		if f.Unstreamed || f.cannotStream || f.tryList {
 			return "list", f.list(ctx)
 		}
 	}
@@ -176,7 +179,7 @@ func (f *Reflector) listOrWatch(ctx context.Context) (verb string, err error) {
 // follow at once. again says that the request before failed as well.
 func (f *Reflector) handleResult(verb string, err error, again bool) bool {
 	if err == nil {
-		f.tryPaging = false
+		f.tryList = false
 		return true
 	}
 	if f.version != "" {
@@ -213,16 +216,20 @@ func (f *Reflector) listsAfterSilence(err error) bool {
 	return true
 }
 
-// switchListMode chooses, after a failed list, between streaming and paging, and reports
-// whether the other mode is known to work.
+// switchListMode chooses, after a failed list, between a streamed list, one of a single page, and pages, and reports
+// whether the next mode is known to work.
 func (f *Reflector) switchListMode(err error) bool {
 	if !f.cannotStream && rejected(err) {
 		f.cannotStream = true
 		return true
 	}
+	if !f.paging && errors.Is(err, errLongPage) {
+		f.paging = true
+		return true
+	}
 	if errors.Is(err, errSilent) {
 		// A server that does not know streamed lists treats one as a watch without end.
-		f.tryPaging = !f.tryPaging
+		f.tryList = !f.tryList
 	}
 	return false
 }
@@ -301,7 +308,7 @@ func (f *Reflector) beginList() error {
 	return context.Cause(f.at.era)
 }
 
-// list lists page by page.
+// list lists in one page or several.
 func (f *Reflector) list(ctx context.Context) error {
 	err := f.beginList()
 	for p := (listPage{}); err == nil; {
@@ -319,10 +326,14 @@ func (f *Reflector) list(ctx context.Context) error {
 
 // fetchPage reads one page of a list.
 func (f *Reflector) fetchPage(ctx context.Context, token string) (listPage, error) {
-	guarded, _, release := f.guard(ctx)
+	guarded, alive, release := f.guard(ctx)
 	defer release()
-	req := f.newRequest(&metav1.ListOptions{Limit: pageSize, Continue: token})
-	if f.InPages {
+	options := metav1.ListOptions{Continue: token}
+	if _, ok := f.NewObject().(protobufObject); !ok || f.paging {
+		options.Limit = pageSize
+	}
+	req := f.newRequest(&options)
+	if f.Unstreamed {
 		req.Throttle(nil) // as watches: there is one request at a time, and a watch follows
 	}
 	body, err := req.Stream(guarded)
@@ -330,7 +341,10 @@ func (f *Reflector) fetchPage(ctx context.Context, token string) (listPage, erro
 		return listPage{}, guardOr(guarded, err)
 	}
 	defer body.Close()
-	p, err := f.newDecoder().decodePage(body, func(obj runtime.Object) { f.upsert(obj, false) }, f.errors.skip)
+	p, err := f.newDecoder().decodePage(body, func(obj runtime.Object) {
+		alive()
+		f.upsert(obj, false)
+	}, f.errors.skip)
 	return p, guardOr(guarded, err)
 }
 
@@ -365,6 +379,7 @@ func parseVersion(text string) uint64 {
 // noteActivity records that the server has delivered something.
 func (f *Reflector) noteActivity() {
 	f.errors.recovered(true)
+	f.Outages.noteReply(f)
 	if f.OnActivity != nil {
 		f.OnActivity()
 	}
@@ -402,6 +417,7 @@ func (f *Reflector) watch(ctx context.Context) error {
 	}
 	defer body.Close()
 	f.errors.recovered(false)
+	f.Outages.noteReply(f)
 	err = f.readEvents(body, alive)
 	switch {
 	case !errors.Is(err, io.EOF):

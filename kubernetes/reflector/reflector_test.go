@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -102,8 +103,8 @@ func TestReflectorPages(t *testing.T) {
 		f.start(t)
 		rec.expect(t, "begin", "put a@2", "put b@2", "begin", "put a@2", "put c@2", "complete 8",
 			"begin", "complete 9", "put c@10 live")
-		s.wantQueries(t, streamed, "limit=100", "continue=more&limit=100", "limit=100", "continue=more&limit=100",
-			fmt.Sprintf(resumed, 8), "limit=100", fmt.Sprintf(resumed, 9))
+		s.wantQueries(t, streamed, "", "continue=more", "", "continue=more",
+			fmt.Sprintf(resumed, 8), "", fmt.Sprintf(resumed, 9))
 	})
 }
 
@@ -186,7 +187,7 @@ func TestReflectorExpiresLate(t *testing.T) {
 		gone := reply{body: w.event(watch.Error, w.object(expiredStatus()))}
 		away := reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable}
 		synctest.Test(t, func(t *testing.T) {
-			replies := append([]reply{{body: w.endOfList("7")}}, slices.Repeat([]reply{away}, 10)...)
+			replies := append([]reply{{body: w.endOfList("7")}}, slices.Repeat([]reply{away}, 40)...)
 			comeback := len(replies)
 			replies = append(replies, slices.Repeat([]reply{gone, {body: w.endOfList("8")}}, 10)...)
 			f, s, _, _ := newLocalReflector(t, w, replies...)
@@ -318,7 +319,7 @@ func TestReflectorSilence(t *testing.T) {
 			synctest.Wait()
 			rec.expect(t, "begin", "begin", "put a@3", "begin", "complete 7", "begin", "complete 7", "put b@8 live",
 				"begin", "put c@9", "complete 9")
-			s.wantQueries(t, streamed, "limit=100", streamed, "limit=100", fmt.Sprintf(resumed, 7), streamed,
+			s.wantQueries(t, streamed, "", streamed, "", fmt.Sprintf(resumed, 7), streamed,
 				fmt.Sprintf(resumed, 8), streamed)
 			if !strings.Contains(log.String(), errSilent.Error()) {
 				t.Errorf("the log is\n%s", log.String())
@@ -366,6 +367,96 @@ func TestReflectorStartDelay(t *testing.T) {
 		synctest.Wait()
 		if len(first) < n*9/10 || len(second) < n*9/10 {
 			t.Errorf("%d reflectors start at %d instants and come back at %d", n, len(first), len(second))
+		}
+	})
+}
+
+// A server that can't be reached is tried every few seconds by one of its reflectors, and rarely by the others. All of
+// them follow soon after the first that succeeds, even if the server is not ready for them at once.
+func TestReflectorsAwaitReturn(t *testing.T) {
+	w := encodings(t)[0]
+	synctest.Test(t, func(t *testing.T) {
+		const reflectors, away = 5, time.Hour
+		const most = 4*probePause + 4*minBackoff // two pauses of the one that probes, and two of the others
+		outages, zero := NewOutageLog(slog.New(slog.DiscardHandler)), time.Now()
+		var mu sync.Mutex
+		var tries []time.Duration
+		listed := map[int]time.Duration{}
+		for i := range reflectors {
+			f, _, _, _ := newLocalReflector(t, w, reply{status: http.StatusServiceUnavailable}, reply{open: true, body: w.endOfList("7")})
+			f.Outages = outages
+			f.OnActivity = func() {
+				mu.Lock()
+				defer mu.Unlock()
+				listed[i] = time.Since(zero)
+			}
+			c := f.Client.(*rest.RESTClient)
+			inner := c.Client.Transport
+			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+				if time.Since(zero) >= away {
+					return inner.RoundTrip(req)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				tries = append(tries, time.Since(zero))
+				return nil, errors.New("no route")
+			})
+			f.start(t)
+		}
+		time.Sleep(away + most)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(listed) != reflectors {
+			t.Errorf("%d of %d reflectors have listed %v after the return: %v", len(listed), reflectors, most, listed)
+		}
+		slices.Sort(tries)
+		for i := 1; i < len(tries); i++ {
+			if d := tries[i] - tries[i-1]; d > 2*probePause {
+				t.Errorf("nobody tries from %v on, for %v", tries[i-1], d)
+			}
+		}
+		if most := int(away/probePause + reflectors*away/maxBackoff + 10*reflectors); len(tries) > most {
+			t.Errorf("%d requests in %v, want at most %d", len(tries), away, most)
+		}
+	})
+}
+
+// A reflector that the server has asked to wait does, although the server replies to another one.
+func TestReflectorsObeyRetryAfter(t *testing.T) {
+	w := encodings(t)[0]
+	synctest.Test(t, func(t *testing.T) {
+		outages, zero := NewOutageLog(slog.New(slog.DiscardHandler)), time.Now()
+		var mu sync.Mutex
+		asked := make([][]time.Duration, 2)
+		for i := range asked {
+			f, _, _, _ := newLocalReflector(t, w, reply{open: true, body: w.endOfList("7")})
+			f.Outages = outages
+			c := f.Client.(*rest.RESTClient)
+			inner := c.Client.Transport
+			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				asked[i] = append(asked[i], time.Since(zero))
+				switch {
+				case len(asked[i]) > 1:
+					return inner.RoundTrip(req)
+				case i == 1:
+					return nil, errors.New("no route")
+				}
+				busy := httptest.NewRecorder()
+				busy.Header().Set("Retry-After", "20")
+				busy.WriteHeader(http.StatusTooManyRequests)
+				return busy.Result(), nil
+			})
+			f.start(t)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(asked[0]) != 2 || len(asked[1]) != 2 || asked[0][1]-asked[0][0] < 20*time.Second || asked[1][1] > 2*probePause {
+			t.Errorf("the server is asked at %v", asked)
 		}
 	})
 }
@@ -422,8 +513,8 @@ func TestReflectorForbidden(t *testing.T) {
 	}
 }
 
-// A list in pages, where the server could stream, does not wait for the client's rate.
-func TestReflectorInPages(t *testing.T) {
+// A list by a request of its own, where the server could stream, does not wait for the client's rate.
+func TestReflectorUnstreamed(t *testing.T) {
 	w := encodings(t)[0]
 	page := func(token string) reply {
 		l := &corev1.ServiceList{TypeMeta: metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: token}}
@@ -439,10 +530,22 @@ func TestReflectorInPages(t *testing.T) {
 	if f.Client, err = conn.Client(corev1.SchemeGroupVersion); err != nil {
 		t.Fatal(err)
 	}
-	f.InPages = true
+	f.Unstreamed = true
 	f.start(t)
 	rec.expect(t, "begin", "complete 7")
-	s.wantQueries(t, "limit=100", "continue=more&limit=100", fmt.Sprintf(resumed, 7))
+	s.wantQueries(t, "", "continue=more", fmt.Sprintf(resumed, 7))
+}
+
+// A list in JSON that is too long is asked for in pages.
+func TestReflectorLongList(t *testing.T) {
+	w := encodings(t)[1]
+	l := &corev1.ServiceList{TypeMeta: metav1.TypeMeta{Kind: "ServiceList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	s := newScriptedServer(t, w, reply{body: bytes.Repeat([]byte(" "), maxPageBytes+1)}, reply{body: w.object(l)}, reply{open: true})
+	f, rec, _ := s.newReflector(t)
+	f.Unstreamed = true
+	f.start(t)
+	rec.expect(t, "begin", "begin", "complete 7")
+	s.wantQueries(t, "", "limit=100", fmt.Sprintf(resumed, 7))
 }
 
 // Only metadata is requested, and a server that sends whole objects is understood.

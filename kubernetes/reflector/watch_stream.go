@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 
@@ -241,18 +240,8 @@ func (s *watchStream) readFrame() ([]byte, error) {
 		return nil, decodeError{fmt.Errorf("%d bytes exceed the limit of %d", n, maxEventBytes)}
 	}
 	now := s.decoder.current
-	now.frame = now.frame[:0]
-	for left := int(n); left > 0; {
-		// The buffer grows with the data received, not with the announced length.
-		have := len(now.frame)
-		part := min(left, max(have, cap(now.frame)-have, readBufferSize))
-		now.frame = slices.Grow(now.frame, part)[:have+part]
-		if _, err := io.ReadFull(s.in, now.frame[have:]); err != nil {
-			return nil, connError(unexpectedEOF(err))
-		}
-		left -= part
-	}
-	return now.frame, nil
+	now.frame, err = readBytes(s.in, now.frame, int(n))
+	return now.frame, err
 }
 
 // readLine reads one event that ends in a newline. The result is valid until the next read.

@@ -96,10 +96,10 @@ func watchOnce(t *testing.T, api *apiserver.Server, cfg config.Kubernetes, done 
 			return roundTripFunc(func(req *http.Request) (*http.Response, error) {
 				switch q := req.URL.Query(); {
 				case strings.HasSuffix(req.URL.Path, "/pods"):
-				case q.Get("sendInitialEvents") != "" || q.Get("limit") == "100":
-					lists.Add(1)
-				case q.Get("watch") != "":
+				case q.Has("watch") && !q.Has("sendInitialEvents"):
 					following.Add(1)
+				case q.Get("limit") != "1" && !strings.Contains(q.Get("fieldSelector"), "metadata.name="):
+					lists.Add(1)
 				}
 				return next.RoundTrip(req)
 			})

@@ -166,15 +166,19 @@ func (t *fleetTest) measureAlone(ctx context.Context) (err error) {
 	return err
 }
 
-// measureSizes measures all sizes of the fleet of the default kind, and the largest of CoreDNS's.
+// measureSizes measures all sizes of the fleet of the default kind, and the smallest of CoreDNS's: on two cores, 200 of these
+// are not synced in the two minutes of [peer.Await].
 func (t *fleetTest) measureSizes(ctx context.Context) error {
+	sizes := t.found.options.Sizes
 	for i, k := range agentKinds() {
-		for _, n := range t.found.options.Sizes {
-			largest := n == slices.Max(t.found.options.Sizes)
-			if k.name == byCluster || !largest && i > 0 || !t.Only.Server(harness.Server{Name: k.name}) {
-				continue
-			}
-			if err := t.measureFleet(ctx, k, n, largest, i == 0); err != nil {
+		if k.name == byCluster || !t.Only.Server(harness.Server{Name: k.name}) {
+			continue
+		}
+		if i > 0 {
+			sizes = sizes[:1]
+		}
+		for _, n := range sizes {
+			if err := t.measureFleet(ctx, k, n, n == slices.Max(sizes), i == 0); err != nil {
 				return fmt.Errorf("measuring %d agents, %s: %w", n, k.name, err)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -191,10 +192,23 @@ func (s *Server) UseProtobuf() {
 	s.protobuf = true
 }
 
-// Lists counts the lists of a resource so far, by its plural: streamed ones, and first pages.
-func (s *Server) Lists(resource string) int {
-	of := "/" + resource + "?"
-	return s.Requests(of, "sendInitialEvents") + s.Requests(of, "limit=100") - s.Requests(of, "continue=")
+// Lists counts the lists of a resource so far, by its plural: streamed ones, and first pages, but not requests for a single
+// object.
+func (s *Server) Lists(resource string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for text, count := range s.requests {
+		u, err := url.Parse(text)
+		if err != nil || path.Base(u.Path) != resource {
+			continue
+		}
+		q := u.Query()
+		single := q.Get("limit") == "1" || strings.Contains(q.Get("fieldSelector"), "metadata.name=")
+		if q.Has("sendInitialEvents") || !q.Has("watch") && !q.Has("continue") && !single {
+			n += count
+		}
+	}
+	return n
 }
 
 // Requests counts the requests so far whose URL has all of the parts.
