@@ -33,8 +33,9 @@ type EgressSets struct {
 const EgressTable = "nodens-egress"
 
 const (
-	// egressKernelSize bounds a set in the kernel. It may still have the addresses that an agent has added which is gone.
-	egressKernelSize = 2 * dnspolicy.MaxEgressAddrs
+	// egressKernelSize bounds a set in the kernel. It may still have the addresses that agents have added which are gone: if it is full,
+	// the kernel refuses a whole transaction, with the addresses for other sets.
+	egressKernelSize = 8 * dnspolicy.MaxEgressAddrs
 	// maxEgressMessage is how many addresses a message has: an attribute has at most 64 KiB.
 	maxEgressMessage = 512
 	// setHandle is NFTA_SET_HANDLE.
@@ -180,11 +181,17 @@ func (e *EgressSets) send(batch [][]byte) (err error) {
 	}
 	e.socket.Close()
 	e.socket = nil
-	if errors.Is(err, unix.ENOENT) {
-		err = fmt.Errorf("%w: %w", dnspolicy.ErrNoSet, err)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%w: %w", dnspolicy.ErrNoSet, err)
+	case errors.Is(err, unix.ENFILE): // whose text speaks of open files
+		return errEgressSetFull
 	}
 	return err
 }
+
+// errEgressSetFull says that a set has egressKernelSize addresses.
+var errEgressSetFull = fmt.Errorf("a set has %d addresses, with those of former agents", egressKernelSize)
 
 // listEgressSets returns the handles of the sets in the table, by name. A kernel without nf_tables has none.
 func listEgressSets() (map[string]uint64, error) {

@@ -130,8 +130,8 @@ func TestEgressSetsFull(t *testing.T) {
 		for part := range slices.Chunk(all, dnspolicy.MaxEgressAddrs/4) {
 			check.NoError(t, e.Add(part))
 		}
-		if err := e.Add([]dnspolicy.Element{{Policy: "shop/pay", Addr: addr, Timeout: time.Hour}}); err == nil {
-			t.Error("a full set takes another address")
+		if err := e.Add([]dnspolicy.Element{{Policy: "shop/pay", Addr: addr, Timeout: time.Hour}}); !errors.Is(err, errEgressSetFull) {
+			t.Errorf("adding to a full set: %v, want %v", err, errEgressSetFull)
 		}
 	})
 }

@@ -66,6 +66,10 @@ type Config struct {
 	// Interval is the time between re-checks (--syncinterval). Zero means
 	// DefaultInterval; negative is an error.
 	Interval time.Duration
+	// TakingOver reports whether another agent is taking over from this one. It writes its own rules then: one of an
+	// earlier version gives up if they are changed while it does. Re-checks of rules wait, for a minute at most. Nil
+	// means never. It is called concurrently.
+	TakingOver func() bool
 
 	// SkipTeardown makes Teardown leave everything in place (--skipteardown), for the next agent
 	// on the node.

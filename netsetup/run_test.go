@@ -54,6 +54,39 @@ func TestRunRepairsAtEveryInterval(t *testing.T) {
 	})
 }
 
+// Rules that another agent writes while it takes over are left alone, until it has given up or a minute has passed.
+func TestRunLeavesRulesToSuccessor(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		takes, waits time.Duration
+	}{
+		{"it gives up", 20 * time.Second, 20 * time.Second},
+		{"it hangs", time.Hour, maxTakeover},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, began := newFakeNode(), time.Now()
+				c := dualStack()
+				c.Interval = 10 * time.Second
+				c.TakingOver = func() bool { return time.Since(began) < tt.takes }
+				s := newSetup(t, c, f)
+				apply(t, s)
+				want := f.dump()
+				_, _ = s.removeRules(t.Context())
+				changed := f.dump()
+				stop := startRun(s)
+				defer stop()
+				time.Sleep(tt.waits - time.Second)
+				synctest.Wait()
+				check.Equal(t, changed, f.dump(), "while the other agent takes over")
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				check.Equal(t, want, f.dump(), "afterwards")
+			})
+		})
+	}
+}
+
 func TestRunDefaultsToAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSetup(t, dualStack(), newFakeNode())

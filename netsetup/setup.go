@@ -22,6 +22,7 @@ type Setup struct {
 	log          *slog.Logger
 	interval     time.Duration
 	skipTeardown bool
+	takingOver   func() bool // nil: never
 	counters     counters
 	// teardownBudget is the constant of the same name, except in tests.
 	teardownBudget time.Duration
@@ -76,6 +77,7 @@ func New(c Config, node Node) (*Setup, error) {
 		log:          c.logger(),
 		interval:     cmp.Or(c.Interval, DefaultInterval),
 		skipTeardown: c.SkipTeardown,
+		takingOver:   c.TakingOver,
 		rules:        plan.rules,
 		links:        semaphore.NewWeighted(1),
 		sem:          semaphore.NewWeighted(1),
@@ -188,8 +190,35 @@ func (s *Setup) recheckInterface(ctx context.Context) {
 	s.countRepairs(repaired)
 }
 
+const (
+	// maxTakeover bounds how long re-checks of the rules wait for an agent that takes over, which needs some seconds on
+	// a busy node.
+	maxTakeover = time.Minute
+	// takeoverPoll is how often they look whether it has given up.
+	takeoverPoll = 100 * time.Millisecond
+)
+
+// awaitTakeover waits until no other agent is taking over, which ends ctx if it succeeds.
+func (s *Setup) awaitTakeover(ctx context.Context) {
+	if s.takingOver == nil || !s.takingOver() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxTakeover)
+	defer cancel()
+	poll := time.NewTicker(takeoverPoll)
+	defer poll.Stop()
+	for s.takingOver() {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // recheckRules re-checks the rules.
 func (s *Setup) recheckRules(ctx context.Context) {
+	s.awaitTakeover(ctx)
 	if s.sem.Acquire(ctx, 1) != nil {
 		return // shutting down
 	}

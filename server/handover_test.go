@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,6 +220,63 @@ func TestTransferBackAndForth(t *testing.T) {
 			f.stopAndCheck()
 		})
 	}
+}
+
+// TestTransferOneQuestion checks that no connection for one question ends without a reply, however
+// hand-overs meet it: before it is accepted, before its query arrives, or while its query waits.
+func TestTransferOneQuestion(t *testing.T) {
+	z := slowZone(t)
+	a, addr := startReaders(t, readerKinds[0].limits, readerKinds[0].plain, z)
+	b := successor(t, a, readerKinds[0].limits, map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}})
+	defer func() { shutdown(t, b) }()
+	var (
+		stop     = make(chan struct{})
+		clients  sync.WaitGroup
+		answered atomic.Uint64
+	)
+	ask := func(name string) error {
+		conn, err := net.Dial("tcp4", addr.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		c := &dns.Conn{Conn: conn}
+		if err := c.WriteMsg(question(name, dns.TypeA)); err != nil {
+			return err
+		}
+		_, err = c.ReadMsg()
+		return err
+	}
+	for i := range 8 {
+		name := "by.hand."
+		if i%4 == 0 {
+			name = "forwarded.test."
+		}
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := ask(name); err != nil {
+					t.Errorf("%s after %d replies: %v", name, answered.Load(), err)
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	suspendInto(t, a, b)
+	for range soak.Choose(20, 1000) {
+		awaitCount(t, answered.Load, 50)
+		a.Resume()
+		suspendInto(t, b, a)
+		awaitCount(t, answered.Load, 50)
+		b.Resume()
+		suspendInto(t, a, b)
+	}
+	close(stop)
+	clients.Wait()
 }
 
 // TestSetInherited checks that a server takes the inherited sockets that match their
