@@ -55,6 +55,12 @@ func (s *adminSocket) ask(ctx context.Context, method, target string, query url.
 	return s.explain(path, report.Ask(ctx, path, method, target, query, reply))
 }
 
+// post is [report.Post] at the agent's socket.
+func (s *adminSocket) post(ctx context.Context, target string, body []byte, reply any) error {
+	path := s.find()
+	return s.explain(path, report.Post(ctx, path, target, body, reply))
+}
+
 // show asks for the reply to GET path and prints it, as text with print.
 func show[T any](cmd *cobra.Command, s *adminSocket, output *cli.Output, path string, query url.Values, print func(w io.Writer, reply *T, wide bool) error) error {
 	reply := new(T)

@@ -182,18 +182,14 @@ func (f *adviseFlags) run(ctx context.Context, stdout io.Writer) error {
 
 // print writes reply, or as text a, the same of one or more nodes.
 func (f *adviseFlags) print(stdout io.Writer, reply any, a *report.ClusterAdvice, where string) error {
-	err := f.output.Print(stdout, reply, func(w io.Writer) error {
-		var err error
-		if a.Nodes > 0 {
-			fmt.Fprintf(w, "%s: %d queries of pods in the last %s, of which %s are search waste\n", where, a.Queries, seconds(a.WindowSeconds).Round(time.Second), percent(wasteShare(a)))
-			if a.UnusableUpstream > 0 {
-				fmt.Fprintf(w, "pods without an IPv6 address asked %d times for one (%s of the queries), and an upstream was asked %d times; aaaa auto in the Corefile saves that\n",
-					a.UnusableAAAA, percent(float64(a.UnusableAAAA)/float64(a.Queries)), a.UnusableUpstream)
-			}
-			err = cmp.Or(f.printWorkloads(w, a), f.printTruncated(w, a.Truncated), f.printBypasses(w, a.Bypasses), printBudgets(w, a.Budgets))
-			printMore(w, a.MoreBudgets, "")
+	err := printCluster(stdout, f.output, reply, &a.Cluster, func(w io.Writer) error {
+		fmt.Fprintf(w, "%s: %d queries of pods in the last %s, of which %s are search waste\n", where, a.Queries, seconds(a.WindowSeconds).Round(time.Second), percent(wasteShare(a)))
+		if a.UnusableUpstream > 0 {
+			fmt.Fprintf(w, "pods without an IPv6 address asked %d times for one (%s of the queries), and an upstream was asked %d times; aaaa auto in the Corefile saves that\n",
+				a.UnusableAAAA, percent(float64(a.UnusableAAAA)/float64(a.Queries)), a.UnusableUpstream)
 		}
-		printUnanswered(w, &a.Cluster, f.output.Wide())
+		err := cmp.Or(f.printWorkloads(w, a), f.printTruncated(w, a.Truncated), f.printBypasses(w, a.Bypasses), printBudgets(w, a.Budgets))
+		printMore(w, a.MoreBudgets, "")
 		return err
 	})
 	return cmp.Or(err, errUnanswered(&a.Cluster))

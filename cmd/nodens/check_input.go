@@ -135,7 +135,6 @@ const maxInput = 32 << 20
 
 // readInput reads a file, or standard input for "-". text is nil for a folder.
 func readInput(path string, stdin io.Reader) (name string, text []byte, err error) {
-	from := stdin
 	if name = "standard input"; path != "-" {
 		name = path
 		info, err := os.Stat(path)
@@ -145,13 +144,12 @@ func readInput(path string, stdin io.Reader) (name string, text []byte, err erro
 		if info.IsDir() {
 			return name, nil, nil
 		}
-		file, err := os.Open(path)
-		if err != nil {
-			return name, nil, err
-		}
-		defer file.Close()
-		from = file
 	}
+	from, err := openInput(path, stdin)
+	if err != nil {
+		return name, nil, err
+	}
+	defer from.Close()
 	text, err = io.ReadAll(io.LimitReader(from, maxInput+1))
 	switch {
 	case err != nil:
@@ -162,6 +160,14 @@ func readInput(path string, stdin io.Reader) (name string, text []byte, err erro
 		return name, nil, fmt.Errorf("%s is empty; give a Corefile, or objects as kubectl get -o yaml prints them", name)
 	}
 	return name, text, nil
+}
+
+// openInput opens a file, or returns standard input for "-".
+func openInput(path string, stdin io.Reader) (io.ReadCloser, error) {
+	if path == "-" {
+		return io.NopCloser(stdin), nil
+	}
+	return os.Open(path)
 }
 
 // localInput reads the Corefile of --conf or --basecorefile, as the agent on this machine would.

@@ -52,7 +52,7 @@ func newPluginCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newPluginStatusCommand(), newPluginTopCommand(), newPluginAdviseCommand(), newPluginExplainCommand(), newPluginTailCommand(), newVersionCommand())
+	root.AddCommand(newPluginStatusCommand(), newPluginTopCommand(), newPluginAdviseCommand(), newPluginExplainCommand(), newPluginPolicyCommand(), newPluginTailCommand(), newVersionCommand())
 	help := cli.NewHelpCommand()
 	help.Example = "  kubectl nodens help top"
 	root.SetHelpCommand(help)
@@ -78,6 +78,17 @@ func addCluster(flags *pflag.FlagSet) *kubectl.Cluster {
 		cli.SetGroup(flags.Lookup(name), "Cluster")
 	}
 	return c
+}
+
+// printCluster prints reply, of which c is a part: as text with table, unless no node is known, and who has not answered.
+func printCluster(out io.Writer, output *cli.Output, reply any, c *report.Cluster, table func(io.Writer) error) error {
+	return output.Print(out, reply, func(w io.Writer) (err error) {
+		if c.Nodes > 0 {
+			err = table(w)
+		}
+		printUnanswered(w, c, output.Wide())
+		return err
+	})
 }
 
 // fewUnanswered is the number of agents without a reply that a table names.

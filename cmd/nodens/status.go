@@ -61,12 +61,8 @@ flag or an argument is not valid.`,
 		if err != nil {
 			return err
 		}
-		err = output.Print(cmd.OutOrStdout(), s, func(w io.Writer) (err error) {
-			if s.Nodes > 0 {
-				err = printTable(w, statusColumns(agoAt(time.Now()), output.Wide()), s.Agents, 0, "")
-			}
-			printUnanswered(w, &s.Cluster, output.Wide())
-			return err
+		err = printCluster(cmd.OutOrStdout(), output, s, &s.Cluster, func(w io.Writer) error {
+			return printTable(w, statusColumns(agoAt(time.Now()), output.Wide()), s.Agents, 0, "")
 		})
 		return cmp.Or(err, statusError(s))
 	}

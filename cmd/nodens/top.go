@@ -62,8 +62,8 @@ forwards to: their state and the rates of the last minute; -o wide adds what wen
 configuration was loaded. If an upstream has a budget (max_rate), BUDGET is the rate, USED the share
 of it in the last second, and WAITING the number of queries that wait for it. With --by bypass, show
 the pods that send packets to the DNS ports of other servers, if the agent has --bypass=count: over
-TCP each connection counts as a query. With --by denied, show the names that DNSPolicies deny, with
-the pods that ask for them.
+TCP each connection counts as a query. With --by denied, show the names that DNSPolicies and rpz
+deny, with the pods that ask for them.
 
 On a terminal the table is redrawn until Ctrl-C, unless --watch=false is given. The command asks the
 agent through its admin socket.`,

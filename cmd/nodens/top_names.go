@@ -21,13 +21,13 @@ var nameTopics = map[string]string{
 	"failing":   "queries with SERVFAIL",
 	"slow":      "slow queries",
 	topicBypass: "queries of pods to other DNS servers",
-	topicDenied: "queries that DNSPolicies deny, without names that only a search path makes",
+	topicDenied: "queries that DNSPolicies and rpz deny, without names that only a search path makes",
 }
 
 // topicBypass is the value of --by, and the topic of /names, for packets to other DNS servers.
 const topicBypass = "bypass"
 
-// topicDenied is the value of --by, and the topic of /names, for names that DNSPolicies deny.
+// topicDenied is the value of --by, and the topic of /names, for names that are denied.
 const topicDenied = "denied"
 
 // hasClients are the topics whose names have a client.

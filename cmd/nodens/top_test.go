@@ -153,7 +153,7 @@ func TestTopDenied(t *testing.T) {
 		}
 	})
 	code, out, stderr := outcome(t, "top", "--by", "denied", "--admin-socket", socket)
-	want := `node node-1: 10 queries that DNSPolicies deny, without names that only a search path makes in the last 50 s
+	want := `node node-1: 10 queries that DNSPolicies and rpz deny, without names that only a search path makes in the last 50 s
 
 POD QPS SHARE QUERIES ERROR NAME
 shop/web-1 0.2 100.0% 10 ≤0 evil.test.

@@ -97,6 +97,7 @@ type Block struct {
 	View           *View           `directive:"view"`
 	ClientLimit    *ClientLimit    `directive:"client_limit"`
 	ACL            *ACL            `directive:"acl"`
+	RPZ            *RPZ            `directive:"rpz"`
 	TSIG           *TSIG           `directive:"tsig"`
 	Any            *Switch         `directive:"any"` // ANY queries are answered with a HINFO record (RFC 8482)
 	Local          *Local          `directive:"local"`
@@ -120,6 +121,7 @@ type Block struct {
 	Cache          *Cache          `directive:"cache"`
 	Keep           *Keep           `directive:"keep"`
 	PrivateAddress *PrivateAddress `directive:"private_address"`
+	Tunnel         *Tunnel         `directive:"tunnel"`
 	Forward        *Forward        `directive:"forward"`
 	GRPC           *GRPC           `directive:"grpc"`
 	Whoami         *Switch         `directive:"whoami"` // all other queries are answered with the client's address and port

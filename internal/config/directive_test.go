@@ -257,8 +257,8 @@ func TestDirectives(t *testing.T) {
 func TestTable(t *testing.T) {
 	want := []string{
 		"root", "metadata", "tls", "timeouts", "quic", "https3", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
-		"log", "dnstap", "trace", "view", "client_limit", "acl", "tsig", "any", "local", "dns64", "aaaa", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
-		"transfer", "hosts", "k8s_external", "kubernetes", "file", "auto", "secondary", "loop", "cache", "keep", "private_address", "forward", "grpc", "whoami",
+		"log", "dnstap", "trace", "view", "client_limit", "acl", "rpz", "tsig", "any", "local", "dns64", "aaaa", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
+		"transfer", "hosts", "k8s_external", "kubernetes", "file", "auto", "secondary", "loop", "cache", "keep", "private_address", "tunnel", "forward", "grpc", "whoami",
 		"cancel", "grpc_server", "https", "multisocket", "shed",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {

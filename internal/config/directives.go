@@ -96,8 +96,9 @@ func Directives() []string {
 	return names
 }
 
-// Optional returns the directives that a build of the agent may lack: those of zones that it serves with authority.
-func Optional() []string { return []string{"file", "auto", "secondary", "transfer", "tsig"} }
+// Optional returns the directives that a build of the agent may lack: those of zones that it serves with authority, and of
+// response policy zones.
+func Optional() []string { return []string{"rpz", "file", "auto", "secondary", "transfer", "tsig"} }
 
 // Has reports whether b has the directive called name. A block with grpc has forward, too: both are [Block.Forward].
 func (b *Block) Has(name string) bool {

@@ -28,7 +28,7 @@ var steps = map[string]string{
 	"reload": "process", "debug": "process", "ready": "process", "health": "process", "pprof": "process", "prometheus": "process",
 	"view": "1", "bufsize": "1", "loop": "2", "client_limit": "2", "tsig": "3", "local": "3", "any": "3", "rewrite": "4", "acl": "5",
 	"template": "6", "transfer": "6", "hosts": "7", "k8s_external": "8", "kubernetes": "9", "file": "10", "auto": "10", "secondary": "10", "cache": "11", "keep": "11", "forward": "12", "grpc": "12", "whoami": "13",
-	"private_address": "12", "autopath": "14", "aaaa": "11", "dns64": "15", "minimal": "16", "nsid": "16", "loadbalance": "16",
+	"private_address": "12", "tunnel": "12", "rpz": "5", "autopath": "14", "aaaa": "11", "dns64": "15", "minimal": "16", "nsid": "16", "loadbalance": "16",
 	"multisocket": "sockets", "shed": "sockets", "grpc_server": "sockets", "https": "sockets", "cancel": "process",
 	"root": "process", "chaos": "3", "header": "16",
 	"metadata": "1", "errors": "17", "log": "17", "dnstap": "17", "trace": "17",

@@ -35,8 +35,8 @@ type Policy struct {
 	// Set gets the addresses of the names that the policy allows; nil: there is none.
 	Set *Set
 
-	names map[wire.Name]listed
-	depth int // labels of the longest name
+	names   map[wire.Name]listed
+	lengths [4]uint64 // a bit for each length of a name in bytes: most look-ups end with it
 	// services has the Services that may be asked for in the cluster's zones: the labels of a Service and its
 	// namespace, or that of a namespace for all of its Services. They end without the root.
 	services map[string]struct{}
@@ -68,7 +68,7 @@ func (p *Policy) Add(name wire.Name, below, deny bool) {
 		p.names = make(map[wire.Name]listed)
 	}
 	p.names[name] |= bit
-	p.depth = max(p.depth, name.Labels())
+	p.lengths[len(name)>>6] |= 1 << (len(name) & 63)
 }
 
 // AddService allows the names of a Service in the cluster's zones: its own and those below it. labels are the labels of
@@ -85,11 +85,11 @@ func (p *Policy) AddService(labels string) {
 func (p *Policy) Len() int { return len(p.names) + len(p.services) }
 
 // match returns the lists that have name, and for the deny list the offset of the entry's name in it. Entries that differ in
-// allow and deny both count. It takes a look-up for each label and does not allocate.
+// allow and deny both count. It takes at most a look-up for each label and does not allocate.
 func (p *Policy) match(name []byte, service Service) (found listed, at int) {
 	rest := name
-	for have := labels(name); len(rest) > 0; have-- {
-		if have <= p.depth {
+	for len(rest) > 0 {
+		if p.lengths[len(rest)>>6]&(1<<(len(rest)&63)) != 0 {
 			bits := p.names[wire.Name(rest)]
 			if len(rest) == len(name) {
 				bits &= allowExact | denyExact
@@ -116,14 +116,6 @@ func (p *Policy) match(name []byte, service Service) (found listed, at int) {
 func (p *Policy) Allows(name []byte, service Service) bool {
 	found, _ := p.match(name, service)
 	return found&(denyExact|denyBelow) == 0 && (p.AllowOthers || found != 0)
-}
-
-// labels returns the number of labels of a name, without the root.
-func labels(name []byte) (n int) {
-	for ; len(name) > 1; name = name[1+int(name[0]):] {
-		n++
-	}
-	return n
 }
 
 // Service is the part of a name in a zone of the cluster that says whose it is: the labels of the Service and of its namespace in

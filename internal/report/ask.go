@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,10 +32,19 @@ var ErrEnded = errors.New("the agent has ended, or has handed over to another on
 // Ask sends a request to the admin socket at path and decodes the reply into reply. target is the
 // path of the URL, query its parameters. It takes ten seconds at most.
 func Ask(ctx context.Context, path, method, target string, query url.Values, reply any) error {
+	return ask(ctx, path, method, target, query, nil, reply)
+}
+
+// Post is [Ask] with POST and a body.
+func Post(ctx context.Context, path, target string, body []byte, reply any) error {
+	return ask(ctx, path, http.MethodPost, target, nil, body, reply)
+}
+
+func ask(ctx context.Context, path, method, target string, query url.Values, sent []byte, reply any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := time.Now()
-	resp, err := send(ctx, path, method, target, query)
+	resp, err := send(ctx, path, method, target, query, sent)
 	if err != nil {
 		return hang(ctx, began, err)
 	}
@@ -62,9 +72,9 @@ func hang(ctx context.Context, began time.Time, err error) error {
 }
 
 // send sends a request to the socket at path. The caller closes the body of the response.
-func send(ctx context.Context, path, method, target string, query url.Values) (*http.Response, error) {
+func send(ctx context.Context, path, method, target string, query url.Values, body []byte) (*http.Response, error) {
 	u := url.URL{Scheme: "http", Host: "nodens", Path: target, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

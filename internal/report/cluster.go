@@ -94,3 +94,24 @@ type ClusterUpstream struct {
 	// nodes.
 	Budget *Budget `json:"budget"`
 }
+
+// ClusterPolicies is what `kubectl nodens policy` prints.
+type ClusterPolicies struct {
+	Cluster
+	// Pods are by namespace, name and address, More how many others there are.
+	Pods []ClusterPolicyPod `json:"pods"`
+	More int                `json:"more"`
+}
+
+// ClusterPolicyPod is a row of [ClusterPolicies].
+type ClusterPolicyPod struct {
+	Node string `json:"node"`
+	PolicyPod
+}
+
+// ClusterDraftPolicy is what `kubectl nodens policy --draft` prints. Counts are sums over the nodes; of nodes with such pods, Floor is the
+// highest and WindowSeconds the shortest.
+type ClusterDraftPolicy struct {
+	Cluster
+	Draft
+}

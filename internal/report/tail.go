@@ -99,7 +99,7 @@ const maxLine = 1 << 20
 // and [ErrEnded]. A line is valid until each returns. A line that the end has cut is left out.
 func Follow(ctx context.Context, path, target string, query url.Values, each func(line []byte) error) error {
 	began := time.Now()
-	resp, err := send(ctx, path, http.MethodGet, target, query)
+	resp, err := send(ctx, path, http.MethodGet, target, query, nil)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil:

@@ -22,6 +22,7 @@ type EDE uint16
 const (
 	EDEOther                EDE = 0
 	EDEStaleAnswer          EDE = 3
+	EDEForgedAnswer         EDE = 4
 	EDECachedError          EDE = 13
 	EDENotReady             EDE = 14
 	EDEBlocked              EDE = 15

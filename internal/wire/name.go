@@ -188,6 +188,14 @@ var lower = func() (t [256]byte) {
 	return t
 }()
 
+// AppendLower appends a name in wire form, or other bytes, to b in lower case. b may be name[:0].
+func AppendLower(b, name []byte) []byte {
+	for _, c := range name {
+		b = append(b, lower[c])
+	}
+	return b
+}
+
 // skipName returns the offset after the name at off, or -1 if the name leaves msg or has a
 // reserved label type. It doesn't follow pointers.
 func skipName(msg []byte, off int) int {

@@ -87,10 +87,7 @@ func zoneRecord(buf []byte, rr dns.RR) (RR, error) {
 	if !ok {
 		return RR{}, fmt.Errorf("%w: the record %q does not fit into a message", ErrZoneFile, rr.String())
 	}
-	owner := buf[:r.Data-10]
-	for i, c := range owner {
-		owner[i] = lower[c]
-	}
+	owner := AppendLower(buf[:0], buf[:r.Data-10])
 	packed := RR{Owner: owner, Type: r.Type, TTL: r.TTL, Data: buf[r.Data:r.End]}
 	if !validData(packed) {
 		return RR{}, fmt.Errorf("%w: the data of the record %q are incomplete", ErrZoneFile, rr.String())

@@ -161,10 +161,7 @@ func asks(list []dns.Question, zone Name, qtype uint16) bool {
 	if err != nil || len(list) > 1 || q.Qtype != qtype || q.Qclass != dns.ClassINET {
 		return false
 	}
-	for i, c := range buf[:n] {
-		buf[i] = lower[c]
-	}
-	return string(buf[:n]) == string(zone)
+	return string(AppendLower(buf[:0], buf[:n])) == string(zone)
 }
 
 // soaTail is the size of an SOA record's fields after its names (RFC 1035, 3.3.13).

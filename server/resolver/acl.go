@@ -224,6 +224,9 @@ func (r *Request) deny() bool {
 	case forbidden:
 		r.denyByPolicy()
 		return true
+	case byRule:
+		r.applyRule()
+		return true
 	default:
 		r.reply.Fail(wire.NoError) // which is not sent
 	}

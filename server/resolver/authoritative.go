@@ -153,17 +153,30 @@ func (r *Request) EndTransfer(sent bool) (complete bool) {
 // NOTIFY of another sender is ignored (RFC 1996, 3.10). The query is not counted.
 func (rt *Routes) AnswerUnsupported(r *Request, buf []byte) []byte {
 	if r.Query.ParseNotify() {
-		if z := rt.match(r); z != nil && z.Secondary != nil {
-			switch z.Secondary.Notify(r.Query.Name(), r.Client.Addr()) {
-			case authority.Notified:
-				return wire.AppendNotified(buf, r.Query.Packet)
-			case authority.Ignored:
-				return nil
-			case authority.NotSecondary:
-			}
+		switch rt.notify(r) {
+		case authority.Notified:
+			return wire.AppendNotified(buf, r.Query.Packet)
+		case authority.Ignored:
+			return nil
+		case authority.NotSecondary:
 		}
 	}
 	return wire.AppendError(buf, r.Query.Packet, wire.NotImp)
+}
+
+// notify passes the NOTIFY in r to the zone that it is about.
+func (rt *Routes) notify(r *Request) (result authority.NotifyResult) {
+	z := rt.match(r)
+	if z == nil {
+		return result
+	}
+	if z.Secondary != nil {
+		result = z.Secondary.Notify(r.Query.Name(), r.Client.Addr())
+	}
+	if z.RPZ != nil && result == authority.NotSecondary {
+		result = z.RPZ.Notify(r.Query.Name(), r.Client.Addr())
+	}
+	return result
 }
 
 // unverified is the step of signatures: it returns true if it has refused r.

@@ -195,6 +195,7 @@ func (r *Request) takeReply(other *Request) {
 		r.reply.Fail(wire.NXDomain)
 	}
 	r.source, r.ordered, r.err = fromSearch, other.ordered, other.err
-	r.verdicts &^= forbidden | audited // of the first name, which the client need not have
+	r.verdicts &^= forbidden | audited | byRule // of the first name, which the client need not have
+	r.rpz = nil
 	r.inherit(other)
 }

@@ -8,27 +8,29 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// verdicts are what ACLs, policies, local names and `aaaa` have decided about a query. At most one of the bits in
+// verdicts are what ACLs, policies, response policy zones, local names and `aaaa` have decided about a query. At most one of the bits in
 // anyVerdict is set.
 type verdicts uint16
 
 const (
-	allowed   verdicts = 1 << iota // by an ACL
-	blocked                        // REFUSED
-	filtered                       // NOERROR without records
-	dropped                        // no reply
-	localhost                      // the name is below localhost
-	listed                         // an ACL has judged other names than the question's
-	hidden                         // NXDOMAIN: views keep all names in the reply from the client
-	byFamily                       // the reply depends on whether the client is a pod without an IPv6 address
-	byPolicy                       // the reply depends on the DNSPolicies that bind the client
-	forbidden                      // REFUSED or NXDOMAIN: by a DNSPolicy
-	audited                        // a DNSPolicy in audit mode would deny the question
+	allowed     verdicts = 1 << iota // by an ACL
+	blocked                          // REFUSED
+	filtered                         // NOERROR without records
+	dropped                          // no reply
+	localhost                        // the name is below localhost
+	listed                           // an ACL has judged other names than the question's
+	hidden                           // NXDOMAIN: views keep all names in the reply from the client
+	byFamily                         // the reply depends on whether the client is a pod without an IPv6 address
+	byPolicy                         // the reply depends on the DNSPolicies that bind the client
+	forbidden                        // REFUSED or NXDOMAIN: by a DNSPolicy
+	audited                          // a DNSPolicy or a rule of `rpz` in audit mode would deny the question
+	byRule                           // what Request.rpz says: a rule of `rpz`
+	byNamespace                      // a rule of `rpz` is not for all clients
 )
 
 const (
 	anyVerdict = allowed | anyDenial
-	anyDenial  = blocked | filtered | dropped | hidden | forbidden
+	anyDenial  = blocked | filtered | dropped | hidden | forbidden | byRule
 )
 
 // builtin is the step of answers that need no data source; false if it leaves the query to

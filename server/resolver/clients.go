@@ -27,7 +27,7 @@ func (r *Request) countClient(msg []byte) {
 		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
 		Upstream: r.ownLookups.asked, Cause: r.cause(rcode),
 		Shed:   r.wasShed(),
-		Denied: r.verdicts&forbidden != 0 && !r.waste,
+		Denied: r.verdicts&(forbidden|byRule) != 0 && !r.waste,
 		Waste:  r.waste, AAAA: r.Query.Type == wire.TypeAAAA, Stream: r.Proto != UDP,
 		Truncated: r.Proto == UDP && wire.IsTruncated(msg), Capped: r.advertised > r.Query.UDPSize,
 	})
@@ -108,15 +108,20 @@ func exchangeFailure(err error) clients.Cause {
 }
 
 // fromSearchPath reports whether r's name, which does not exist, can only come from the search path of a
-// client: by the view of the cluster, or because it has two labels or more in front of a search domain
-// of the node.
+// client.
 func (r *Request) fromSearchPath() bool {
-	name := r.Query.Name()
-	if c := r.zone.Cluster; c != nil && c.FromSearchPath(name) {
-		return true
-	}
-	for _, domain := range r.routes.Search {
-		if len(name) > len(domain) && wire.Under(name, domain) && r.Query.Labels() >= domain.Labels()+2 {
+	return r.zone.fromSearchPath(r.Query.Name()) || r.routes.fromNodeSearch(r.Query.Name(), r.Query.Labels())
+}
+
+// fromSearchPath reports by the view of the cluster whether a name can only come from a search path.
+func (z *Zone) fromSearchPath(name []byte) bool {
+	return z.Cluster != nil && z.Cluster.FromSearchPath(name)
+}
+
+// fromNodeSearch reports whether a name of so many labels has two labels or more in front of a search domain of the node.
+func (rt *Routes) fromNodeSearch(name []byte, labels int) bool {
+	for _, domain := range rt.Search {
+		if len(name) > len(domain) && wire.Under(name, domain) && labels >= domain.Labels()+2 {
 			return true
 		}
 	}

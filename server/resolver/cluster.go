@@ -226,7 +226,7 @@ func (r *Request) explainAlias(sub *Request) {
 func (r *Request) lookup(name []byte, hops uint8) (*Request, Outcome) {
 	sub := new(Request)
 	r.derive(sub)
-	sub.hops = hops
+	sub.hops, sub.exempt = hops, r.exempt
 	if !r.parse(sub, name, r.Query.Type, nil, nil) {
 		return sub, Answered
 	}

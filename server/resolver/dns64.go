@@ -30,7 +30,7 @@ func (d *DNS64) applies(r *Request) bool {
 // needsSynthesis reports whether r, whose reply is complete, needs synthesized addresses: the
 // name may exist, and the reply has no address (RFC 6147, 5.1).
 func (d *DNS64) needsSynthesis(r *Request) bool {
-	if r.reply.Rcode() == wire.NXDomain || r.verdicts&(dropped|forbidden) != 0 {
+	if r.reply.Rcode() == wire.NXDomain || r.verdicts&(dropped|forbidden|byRule) != 0 {
 		return false
 	}
 	_, has := r.reply.FirstTTL(wire.Answer, wire.TypeAAAA)

@@ -94,6 +94,9 @@ func (r *Request) traceVetting() {
 	if r.policy != nil {
 		r.mayBecome(fromPolicy)
 	}
+	if r.routes.rpz {
+		r.mayBecome(fromRPZ)
+	}
 }
 
 // traceRewrite notes what the rules made of r's question.

@@ -26,7 +26,7 @@ func (r *Request) Finish() []byte {
 	}
 	r.Latency = clock.Now() - r.Arrival
 	z.Stats.count(r, len(msg))
-	if r.verdicts&(forbidden|audited) != 0 {
+	if r.verdicts&(forbidden|audited|byRule) != 0 {
 		r.countDenial()
 	}
 	if r.routes.Clients != nil {
@@ -110,7 +110,7 @@ func (z *Zone) order(r *Request) {
 // not from a step before the sources.
 func (r *Request) resolved() bool {
 	switch r.source {
-	case fromServer, fromLocal, fromAny, fromACL, fromPolicy, fromClientLimit, fromChaos:
+	case fromServer, fromLocal, fromAny, fromACL, fromPolicy, fromRPZ, fromTunnel, fromClientLimit, fromChaos:
 		return false
 	}
 	return r.err == nil

@@ -21,6 +21,8 @@ type forwarding struct {
 	lead     cache.Lead        // in the zone's cache; zero: the request does not lead
 	exchange upstream.Exchange // of lead, or of a zone without a cache; zero: none has begun
 	panicked any               // what StartForward has recovered
+	counted  bool              // by the zone's tunnel detector
+	limited  bool              // it is not forwarded
 }
 
 // Forward gets the answer from the upstreams, by way of the zone's cache. r may wait. It goes on where
@@ -28,6 +30,12 @@ type forwarding struct {
 func (r *Request) Forward() {
 	z, f := r.zone, &r.forwarding
 	defer func() { *f = forwarding{} }()
+	if r.overTunnelLimit() {
+		r.reply.Fail(wire.Refused)
+		r.reply.SetEDE(wire.EDEBlocked)
+		r.source = fromTunnel
+		return
+	}
 	if !f.begun {
 		r.beginForward()
 	}
@@ -51,6 +59,17 @@ func (r *Request) Forward() {
 	if r.policy.Filtered() != nil && r.direct {
 		r.admit()
 	}
+}
+
+// overTunnelLimit counts r as a query that goes to an upstream other than the cluster's own DNS, once, and reports whether it is over the
+// limit of a client that is suspected to send data in names.
+func (r *Request) overTunnelLimit() bool {
+	z, f := r.zone, &r.forwarding
+	if z.Tunnel == nil || f.counted || z.ClusterDNS != nil && z.ClusterDNS(r.pool) {
+		return f.limited
+	}
+	f.counted, f.limited = true, z.Tunnel.Observe(r.Client.Addr(), r.Query.Name(), clock.Now())
+	return f.limited
 }
 
 // explainFailure says in the reply why no upstream has answered (RFC 8914, 4.23 and 4.24). The limits of the agent are nobody's
@@ -127,7 +146,7 @@ func (r *Request) StartForward(w *upstream.Waiter) (parked bool) {
 		}
 	}()
 	z, f := r.zone, &r.forwarding
-	if z.Loop.stops(r.pool) || r.policy.Filtered() != nil { // the goroutine that reads replies must not wait for the packet filter
+	if r.overTunnelLimit() || z.Loop.stops(r.pool) || r.policy.Filtered() != nil { // the goroutine that reads replies must not wait for the packet filter
 		return false
 	}
 	r.beginForward()

@@ -22,6 +22,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/template"
 	"github.com/nodens-dns/nodens/server/transfer"
+	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/test/race"
 	"github.com/nodens-dns/nodens/test/soak"
 )
@@ -40,8 +41,9 @@ func (tenantCluster) ClientNamespace(client netip.Addr) ([]byte, bool) {
 // tenantDesk answers tenants as a Corefile says, from the objects in a file.
 type tenantDesk struct {
 	*counterDesk
-	all    *transfer.Transfers
-	epochs *epoch.Table
+	all      *transfer.Transfers
+	epochs   *epoch.Table
+	policies *zonefile.Policies // of the last block that has some
 }
 
 func newTenantDesk(t testing.TB, corefile, manifests string) *tenantDesk {
@@ -96,6 +98,13 @@ func (d *tenantDesk) install(t testing.TB, z *resolver.Zone, b *config.Block, vi
 	}
 	if b.ACL != nil {
 		z.ACL = resolver.NewACL(b.ACL)
+	}
+	if b.RPZ != nil {
+		p, err := zonefile.NewPolicies(b.RPZ, zonefile.NewPrimaries(), zonefile.Options{}, d.epochs.BumpAll)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z.RPZ, d.policies = p, p
 	}
 	if b.Template != nil {
 		z.Template = template.New(b.Template)

@@ -114,19 +114,27 @@ func (r *Request) denyByPolicy() {
 	r.source = fromPolicy
 }
 
-// policyName returns the policy that denies r, or would if it were not in audit mode, as NAMESPACE/NAME; "" for none.
+// policyName returns the policy that denies r, or would if it were not in audit mode, as NAMESPACE/NAME, or else the response
+// policy zone; "" for none.
 func (r *Request) policyName() string {
-	if r.verdicts&(forbidden|audited) == 0 || r.denial.Policy == nil {
-		return ""
+	switch {
+	case r.verdicts&(forbidden|audited) != 0 && r.denial.Policy != nil:
+		return r.denial.Policy.Namespace + "/" + r.denial.Policy.Name
+	case r.verdicts&(byRule|audited) != 0 && r.rpz != nil:
+		return r.rpz.Zone.String()
 	}
-	return r.denial.Policy.Namespace + "/" + r.denial.Policy.Name
+	return ""
 }
 
-// countDenial counts r, which is finished and which a policy denies, or would deny. Names that only a search path makes are not
-// counted.
+// countDenial counts r, which is finished and which a policy or a rule denies, or would deny. Names that only a search path makes are
+// not counted.
 func (r *Request) countDenial() {
-	if !r.fromSearchPath() {
-		r.denial.Count()
+	if r.fromSearchPath() {
+		return
+	}
+	r.denial.Count()
+	if r.rpz != nil {
+		r.rpz.Count()
 	}
 }
 
@@ -166,6 +174,14 @@ func (rt *Routes) inCluster(name []byte) bool {
 // node.
 func (rt *Routes) searched(name []byte) bool {
 	return rt.inCluster(name) || slices.ContainsFunc(rt.Search, func(domain wire.Name) bool { return wire.Under(name, domain) })
+}
+
+// Judge returns what denies the question for name, which is lower case, to the clients of c, and whether that is counted: names that can only come from
+// a search path are not.
+func (rt *Routes) Judge(c *dnspolicy.Class, name wire.Name) (d dnspolicy.Denial, counts bool) {
+	packed := []byte(name)
+	made := slices.ContainsFunc(rt.all, func(z *Zone) bool { return z.fromSearchPath(packed) }) || rt.fromNodeSearch(packed, name.Labels())
+	return c.Judge(packed, rt.serviceOf(packed)), !made
 }
 
 // svcLabel is the label below which a zone of the cluster has its Services.

@@ -150,7 +150,7 @@ func (k kind) String() string {
 func (r *Request) kind() kind {
 	answers := r.reply.Count(wire.Answer) > 0
 	switch rcode := r.reply.Rcode(); {
-	case r.verdicts&dropped != 0:
+	case r.Dropped():
 		return isOther
 	case rcode == wire.NoError && !answers && r.reply.Count(wire.Authority) > 0:
 		return isNoData

@@ -50,13 +50,15 @@ type Request struct {
 	Made func()
 	// outgoingBuf has the messages of a zone transfer but the first.
 	outgoingBuf []byte
-	large       bool  // the answer is large
-	hops        uint8 // aliases followed from the client's name to this one
-	direct      bool  // this is the client's query, and its reply is sent
-	onPath      bool  // this is a subquery for a name on the client's search path
-	probe       bool  // only the rcode of the reply counts: aliases are not followed, names in it not judged
-	madeByRule  bool  // this is a question that a rewrite rule asks in place of the client's
-	metered     bool  // counted for the client's limit
+	// judged is the last name in a reply that was looked up in response policy zones.
+	judged     []byte
+	large      bool  // the answer is large
+	hops       uint8 // aliases followed from the client's name to this one
+	direct     bool  // this is the client's query, and its reply is sent
+	onPath     bool  // this is a subquery for a name on the client's search path
+	probe      bool  // only the rcode of the reply counts: aliases are not followed, names in it not judged
+	madeByRule bool  // this is a question that a rewrite rule asks in place of the client's
+	metered    bool  // counted for the client's limit
 	// tappedAt is when the query arrived, as its CLIENT_QUERY says; zero: none was sent.
 	tappedAt time.Time
 
@@ -96,6 +98,10 @@ type result struct {
 	rule     wire.Name        // the zone of the ACL rule that matched, "" for none
 	policy   *dnspolicy.Class // of the client
 	denial   dnspolicy.Denial // by policy
+	// rpz is the rule that the reply is made by, or would be if it were not in audit mode; nil for none.
+	rpz *authority.PolicyRule
+	// exempt says that rules of response policy zones do not apply: one says so, or has made the question.
+	exempt bool
 	// policyMark is the mark of policy.
 	policyMark epoch.Mark
 	followed   bool             // an alias in the reply was followed
@@ -210,7 +216,7 @@ func (r *Request) limitSize() {
 // there; else w is what parsing left.
 func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) {
 	*w = *r
-	w.ctx, w.budget, w.lookups, w.Sources = ctx, nil, &w.ownLookups, nil
+	w.ctx, w.budget, w.lookups, w.Sources, w.judged = ctx, nil, &w.ownLookups, nil, nil
 	w.ownLookups = lookups{}
 	w.Query.Packet = append(packet[:0], r.Query.Packet...)
 	w.reply.MoveTo(reply, &w.Query)

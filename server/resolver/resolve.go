@@ -36,8 +36,8 @@ const (
 //     rewrite rule turns it into IN.
 //  5. The zone's built-in names (`local`, `any`) need no data source and no permission.
 //  6. A rewrite rule asks another question in place of the client's ([Routes.applyRewrite]).
-//  7. The zone's sources and the client's search path are asked ([Routes.ask]), if access lists and the policies
-//     that bind the client allow it.
+//  7. The zone's sources and the client's search path are asked ([Routes.ask]), if access lists, the policies
+//     that bind the client and response policy zones allow it.
 //  8. IPv6 addresses are made of IPv4 ones where a name has none (`dns64`).
 //  9. The addresses enter the sets of the policies that bind the client (egress.go).
 //
@@ -109,8 +109,8 @@ func (rt *Routes) resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 	return o
 }
 
-// ask asks the sources of r's zone, between the two halves of the ACL and the policies: the client must be
-// allowed to ask (acl.go, policy.go), also for the names that the reply leads to (vet.go). What does
+// ask asks the sources of r's zone, between the two halves of the ACL, the policies and the response policy zones: the client must be
+// allowed to ask (acl.go, policy.go, rpz.go), also for the names that the reply leads to (vet.go). What does
 // not exist, or is denied by a policy as if it did not, may be found further down the client's search path, which
 // subqueries for an alias or for a name on that path do not have.
 func (rt *Routes) ask(r *Request) Outcome {
@@ -120,7 +120,9 @@ func (rt *Routes) ask(r *Request) Outcome {
 	}
 	o := Answered
 	if !rt.forbids(r) {
-		o = z.vetted(r)
+		if o = z.screenName(r); o == notMine {
+			o = z.vetted(r)
+		}
 	}
 	if z.Autopath != nil && r.hops == 0 && !r.onPath {
 		o = rt.autopath(r, o)

@@ -144,6 +144,8 @@ func (r *Request) sourceTerms() (t Reusable, refusal reuseRefusal) {
 	switch {
 	case r.zone.Hosts != nil && r.hosts.Index == 0:
 		return Reusable{}, refusedMark
+	case r.source == fromHosts && r.zone.RPZ != nil: // a change of the rules does not move the mark
+		return Reusable{}, refusedMark
 	case r.source == fromHosts:
 		t.Mark = r.hosts
 		return t, reusable
@@ -189,6 +191,7 @@ const (
 	refusedDirective // see [Zone.AgentOnly]
 	refusedRewrite
 	refusedACL
+	refusedRPZ
 	refusedAudit
 	refusedEgress
 	refusedClient
@@ -226,6 +229,8 @@ func (r *Request) replyRefusal() reuseRefusal {
 		return refusedRcode
 	case r.reply.Explained():
 		return refusedExplained
+	case r.verdicts&byNamespace != 0:
+		return refusedRPZ
 	case r.admitted:
 		return refusedEgress
 	case r.viaSearch: // its source was asked
@@ -247,7 +252,7 @@ func (r *Request) clientRefusal() reuseRefusal {
 	switch {
 	case r.verdicts&audited != 0:
 		return refusedAudit
-	case r.verdicts&^(byACL|byFamily|byPolicy) != 0, r.byClient()&byACL != 0 && r.routes.aclClasses == nil:
+	case r.verdicts&^(byACL|byFamily|byPolicy|byNamespace) != 0, r.byClient()&byACL != 0 && r.routes.aclClasses == nil:
 		return refusedACL
 	case !r.clients.known(), r.verdicts&byPolicy != 0 && r.hasOtherMark():
 		return refusedClient
@@ -301,7 +306,8 @@ var refusalTexts = [...]string{
 	refusedDirective: "the server block has ",
 	refusedRewrite:   "a rewrite rule changes the query or the reply",
 	refusedACL:       "an acl that is about a name in the reply distinguishes too many lists of networks",
-	refusedAudit:     "a DNSPolicy in audit mode would deny the name, which is counted for each query",
+	refusedRPZ:       "a rule of a response policy zone is not for all clients",
+	refusedAudit:     "a DNSPolicy or a response policy zone in audit mode would deny the name, which is counted for each query",
 	refusedEgress:    "the addresses have to be in the egressSet of a DNSPolicy",
 	refusedClient:    "the reply depends on the namespace of the client, which is not known",
 	refusedSearch:    "an answer for another name of the search path is not copied",

@@ -19,14 +19,17 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 	if r.trace != nil {
 		r.traceRewrite(&sub.change, matched, err)
 	}
+	if matched && err == nil { // the client's own question must be allowed, too
+		if o := rt.screenQuestion(r); o != notMine {
+			return o
+		}
+	}
 	switch {
 	case err != nil:
 		return r.failWith(err)
-	case matched && (r.zone.denied(r) || rt.forbids(r)): // by the client's own question
-		return Answered
 	case matched && sub.change.Class == wire.ClassIN:
 		sub.ask(r, sub.change.Name(), sub.change.Type)
-		sub.zone, sub.madeByRule = r.zone, true
+		sub.zone, sub.madeByRule, sub.exempt = r.zone, true, r.exempt
 		sub.Query.Options, sub.Query.Uncached = sub.change.Options(), sub.change.Uncached()
 		return rt.askRewritten(r, sub)
 	case r.Query.Class != wire.ClassIN:
@@ -34,6 +37,14 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 		return r.fail(wire.Refused)
 	}
 	return rt.ask(r)
+}
+
+// screenQuestion is the step of the ACL, the policies and the response policy zones. It is notMine if the client may ask.
+func (rt *Routes) screenQuestion(r *Request) Outcome {
+	if r.zone.denied(r) || rt.forbids(r) {
+		return Answered
+	}
+	return r.zone.screenName(r)
 }
 
 // failWith replies SERVFAIL because of err, which is logged. That needs permission to wait.
@@ -57,7 +68,7 @@ func (rt *Routes) askRewritten(r *Request, sub *subquery) Outcome {
 		return WouldWait
 	}
 	r.source, r.ordered, r.viaSearch = sub.source, sub.ordered, sub.viaSearch
-	r.verdicts, r.rule = sub.verdicts|r.verdicts&audited, sub.rule
+	r.verdicts, r.rule, r.rpz = sub.verdicts|r.verdicts&(audited|byNamespace), sub.rule, cmp.Or(sub.rpz, r.rpz)
 	if sub.verdicts&forbidden != 0 {
 		r.denial = sub.denial
 	}

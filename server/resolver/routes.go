@@ -56,6 +56,8 @@ type Routes struct {
 	policies *dnspolicy.Table
 	// acls is set if a zone has an ACL.
 	acls bool
+	// rpz is set if a zone has response policy zones.
+	rpz bool
 	// dropped counts the queries that no zone takes.
 	dropped *Zone
 }
@@ -77,12 +79,19 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.classes = rt.classes || z.Chaos != nil || z.Rewrite.RewritesClass()
 	}
 	rt.aclClasses, rt.search, rt.pods = newClientClasses(zones), onlySearch(zones), podsOf(zones)
-	if rt.acls = slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }); rt.views || rt.acls {
-		for _, z := range zones {
+	rt.linkLists()
+	return rt
+}
+
+// linkLists finds out which lists the zones have, and leads the zones to rt if answers are to be judged by them.
+func (rt *Routes) linkLists() {
+	rt.acls = slices.ContainsFunc(rt.all, func(z *Zone) bool { return z.ACL != nil })
+	rt.rpz = slices.ContainsFunc(rt.all, func(z *Zone) bool { return z.RPZ != nil })
+	if rt.views || rt.acls || rt.rpz {
+		for _, z := range rt.all {
 			z.lists = rt
 		}
 	}
-	return rt
 }
 
 // onlySearch returns the directive of zones that looks at the clients' namespaces, nil if there is none or more than one.

@@ -38,11 +38,13 @@ const (
 	fromGRPC
 	fromAAAA
 	fromPolicy
+	fromRPZ
+	fromTunnel
 	sources
 )
 
-// sourceNames are the values of the plugin label: CoreDNS's names, client_limit, aaaa and dns_policy.
-var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer", "grpc", "aaaa", "dns_policy"}
+// sourceNames are the values of the plugin label: CoreDNS's names, client_limit, aaaa, dns_policy, rpz and tunnel.
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer", "grpc", "aaaa", "dns_policy", "rpz", "tunnel"}
 
 // Stats counts the queries of one zone on one address. Each reader has a stripe of counters
 // with a lock that only a scrape contends for, so counting takes no label lookup and no atomic
@@ -345,7 +347,7 @@ func (c *counters) mark(r *Request) {
 		c.localhost++
 	}
 	verdict := r.verdicts & anyVerdict
-	if verdict == 0 || verdict == hidden || verdict == forbidden { // which no ACL has decided
+	if verdict == 0 || verdict&(hidden|forbidden|byRule) != 0 { // which no ACL has decided
 		return
 	}
 	c.countVerdict(verdictKey{r.rule, verdict}, 1)

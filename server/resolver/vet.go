@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/dnspolicy"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -12,7 +13,8 @@ import (
 // record leads to. So where a zone of the routes has an ACL, every name in a reply is judged
 // as if the client had asked for it, by the zone that would take that query, or if there is
 // none by the zone of the question. Where a zone has a view, names are also judged by what the
-// client would get for them ([vetting.hides]), and where policies bind the client, by these ([vetting.byPolicy]).
+// client would get for them ([vetting.hides]), where policies bind the client, by these ([vetting.byPolicy]), and by the rules of
+// response policy zones ([vetting.byRule]), which may also be about the addresses in the reply.
 // [vetting.ruling] decides all of it. Each reply is judged anew,
 // because the next client may be another one.
 //
@@ -55,10 +57,12 @@ func (rt *Routes) vet(r *Request) bool {
 }
 
 // judges reports whether names in the reply to r are judged.
-func (rt *Routes) judges(r *Request) bool { return rt.views || rt.acls || r.policy != nil }
+func (rt *Routes) judges(r *Request) bool { return rt.views || rt.acls || rt.rpz || r.policy != nil }
 
 // isDenied reports whether r's reply is a denial.
-func (r *Request) isDenied() bool { return r.source == fromACL || r.source == fromPolicy }
+func (r *Request) isDenied() bool {
+	return r.source == fromACL || r.source == fromPolicy || r.source == fromRPZ
+}
 
 // vetMessage judges the names in the next message of the transfer in r. It returns false if no record is left.
 func (rt *Routes) vetMessage(r *Request) bool {
@@ -73,6 +77,7 @@ func (rt *Routes) vetting(r *Request) vetting {
 	}
 	v := vetting{rt: rt, r: r}
 	v.names()
+	v.addresses()
 	return v
 }
 
@@ -88,16 +93,17 @@ type vetting struct {
 	stay         int   // answers that stay, of those that may be left out
 }
 
-// ruling is a verdict, and the zone of the rule or the policy behind it.
+// ruling is a verdict, and the zone of the rule, the policy or the rule of `rpz` behind it.
 type ruling struct {
 	verdict verdicts
 	zone    wire.Name
 	denial  dnspolicy.Denial
+	rpz     *authority.PolicyRule
 }
 
 // strictness orders verdicts; a higher one is stricter.
 func strictness(v verdicts) int {
-	return slices.Index([]verdicts{allowed, hidden, forbidden, filtered, blocked, dropped}, v)
+	return slices.Index([]verdicts{allowed, hidden, byRule, forbidden, filtered, blocked, dropped}, v)
 }
 
 // add replaces r by other if other is stricter.
@@ -179,12 +185,15 @@ func (v *vetting) backward(n *wire.NameRef) ruling {
 	return r
 }
 
-// ruling returns the ruling on a query from the client for name and qtype, by access lists, by policies and by views. alias says that the
-// reply tells the name in addition to an address.
+// ruling returns the ruling on a query from the client for name and qtype, by access lists, by policies, by rules of response policy
+// zones and by views. alias says that the reply tells the name in addition to an address.
 func (v *vetting) ruling(name []byte, qtype uint16, alias bool) ruling {
 	r := v.judge(name, qtype)
 	if r.verdict == allowed && v.rt.policies != nil {
 		r = v.byPolicy(name, alias)
+	}
+	if r.verdict == allowed && v.rt.rpz {
+		r = v.byRule(name, qtype)
 	}
 	if r.verdict == allowed && v.rt.views && v.hides(name, qtype, alias) {
 		r.verdict = hidden
@@ -315,8 +324,13 @@ func (v *vetting) conclude() bool {
 // sentence replies as the ruling says.
 func (r *Request) sentence(by ruling) {
 	r.verdicts, r.rule, r.denial = r.verdicts&^anyVerdict|by.verdict, by.zone, by.denial
+	if by.rpz != nil {
+		r.rpz = by.rpz
+	}
 	switch {
 	case r.trace == nil:
+	case by.verdict == byRule:
+		// It was traced when it was found.
 	case by.verdict == forbidden:
 		r.tracePolicy(&by.denial, nil, " because of another name that the reply leads to")
 	default:
@@ -370,8 +384,9 @@ func (r *Request) vet() bool {
 
 // inherit copies a denial of other, whose answer is part of r's reply.
 func (r *Request) inherit(other *Request) {
-	r.verdicts |= other.verdicts & (listed | byFamily)
+	r.verdicts |= other.verdicts & (listed | byFamily | byNamespace)
 	if other.verdicts&anyDenial != 0 {
 		r.verdicts, r.rule, r.denial = r.verdicts&^anyVerdict|other.verdicts&anyVerdict, other.rule, other.denial
+		r.rpz = cmp.Or(other.rpz, r.rpz)
 	}
 }

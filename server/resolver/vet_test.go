@@ -20,7 +20,7 @@ import (
 
 // scripted answers each name with its lines, whatever their owners, as far as they are of the
 // type asked for or aliases; those behind "+" are in the additional section.
-func scripted(t *testing.T, script map[string][]string) *resolvertest.Backend {
+func scripted(t testing.TB, script map[string][]string) *resolvertest.Backend {
 	t.Helper()
 	records := make(map[string][]dns.RR)
 	extra := make(map[string][]dns.RR)

@@ -14,6 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/server/tunnel"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -43,6 +44,8 @@ type Zone struct {
 	TSIG authority.Verifier
 	// ACL decides which clients may ask what; nil: every client may ask everything.
 	ACL *ACL
+	// RPZ has rules for names and addresses; nil: there are none.
+	RPZ authority.ResponsePolicies
 	// DNS64 synthesizes IPv6 addresses from IPv4 addresses. AAAA keeps IPv6 addresses from pods without one; nil: from none.
 	DNS64 *DNS64
 	AAAA  *AAAA
@@ -73,6 +76,8 @@ type Zone struct {
 	// Whoami answers queries that no pool takes with the client's address.
 	Whoami bool
 	Loop   *Loop
+	// Tunnel finds clients that send data in names; nil: nothing does.
+	Tunnel *tunnel.Detector
 	// Bufsize is the maximum size of a UDP reply, in bytes, for clients whose EDNS payload size
 	// allows it; 0 is [wire.SafeUDP], and no maximum for clients on the node.
 	Bufsize uint16
@@ -107,7 +112,8 @@ type Zone struct {
 	failed limiter
 	// origins are Cluster's; set by NewRoutes.
 	origins []wire.Name
-	// lists are the zone's routes if one of their zones has an ACL or a view, or if policies bind clients, else nil.
+	// lists are the zone's routes if one of their zones has an ACL, a view or response policy zones, or if policies bind
+	// clients, else nil.
 	lists *Routes
 	// next is the next zone with the same name, which gets the queries that View does not
 	// match; nil for none.

@@ -19,13 +19,16 @@ const (
 	// maxZoneSize bounds a zone in memory, in bytes. Empty non-terminals above deep names take more than
 	// the file has.
 	maxZoneSize = 64 << 20
+	// policyScale is how many times as many records, as much memory, and as large files and transfers a response policy zone
+	// may have: lists of unwanted names have some 100,000 of them, often twice, with the names below them.
+	policyScale = 4
 )
 
 var (
 	errNoSOA    = errors.New("it has no SOA record at the zone's name; write one, as `@ SOA …`, and check $ORIGIN")
 	errNSEC3    = errors.New("NSEC3 is not supported; sign the zone with NSEC")
-	errTooMany  = fmt.Errorf("it has more than %d records", maxRecords)
-	errTooBig   = fmt.Errorf("the zone takes more than %d MiB of memory", maxZoneSize>>20)
+	errTooMany  = errors.New("it has too many records")
+	errTooBig   = errors.New("the zone takes too much memory")
 	errSameSOA  = errors.New("the serial is unchanged")
 	errSOAOwner = errors.New("its SOA record has another name than the zone; write the zone's name or @ there, and check $ORIGIN and the directive's zones")
 )
@@ -48,6 +51,7 @@ type builder struct {
 	soa     int
 	outside int
 	maxSize int // of text, and of the zone
+	scale   int // how many times maxRecords it may have
 }
 
 // rawRecord is a record in builder.text: its owner, then its RDATA.
@@ -62,10 +66,15 @@ type rawRecord struct {
 func (b *builder) owner(r *rawRecord) []byte { return b.text[r.at:][:r.owner] }
 func (b *builder) data(r *rawRecord) []byte  { return b.text[r.at+uint32(r.owner):][:r.data] }
 
+// newBuilder returns a builder for a zone whose bounds are scale times those of other zones.
+func newBuilder(origin wire.Name, scale int) builder {
+	return builder{origin: origin, soa: -1, maxSize: scale * maxZoneSize, scale: scale}
+}
+
 // read reads the zone in text. If unchanged is not nil, a zone with the serial *unchanged is not
 // read to its end, and the error is errSameSOA.
-func read(file wire.ZoneFile, text io.Reader, unchanged *uint32) (*Zone, error) {
-	b := builder{origin: file.Origin, soa: -1, maxSize: maxZoneSize}
+func read(file wire.ZoneFile, text io.Reader, scale int, unchanged *uint32) (*Zone, error) {
+	b := newBuilder(file.Origin, scale)
 	for rr, err := range file.Records(text) {
 		if err != nil {
 			return nil, err
@@ -90,13 +99,15 @@ func (b *builder) check(rr wire.RR) error {
 		return errNSEC3
 	case rr.Type == wire.TypeSOA && string(rr.Owner) != string(b.origin):
 		return errSOAOwner
-	case len(b.records)+b.outside >= maxRecords: // with $GENERATE a few lines make millions
-		return errTooMany
+	case len(b.records)+b.outside >= maxRecords*b.scale: // with $GENERATE a few lines make millions
+		return fmt.Errorf("%w: more than %d", errTooMany, maxRecords*b.scale)
 	case len(b.text) > b.maxSize:
-		return errTooBig
+		return b.tooBig()
 	}
 	return nil
 }
+
+func (b *builder) tooBig() error { return fmt.Errorf("%w: more than %d MiB", errTooBig, b.maxSize>>20) }
 
 // add adds a record.
 func (b *builder) add(rr wire.RR) error {
@@ -149,7 +160,7 @@ func (b *builder) build() (*Zone, error) {
 		b.appendNode(z, rest[:n])
 		rest, last = rest[n:], owner
 		if len(z.data) > b.maxSize {
-			return nil, errTooBig
+			return nil, b.tooBig()
 		}
 	}
 	z.data = bytes.Clone(z.data) // its cap is what it takes

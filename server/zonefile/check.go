@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -14,20 +15,36 @@ import (
 // CheckFiles reads the files of b's file directives. An error in one keeps the agent from starting, unless the file may come later.
 func CheckFiles(b *config.Block, to *config.FileCheck) {
 	for _, f := range b.ZoneFile.All() {
-		if !to.Readable(f.Path) {
-			to.Skipped = append(to.Skipped, f.Path)
-			continue
-		}
 		for _, origin := range f.Zones {
-			err := Check(f.Path, origin)
-			switch {
-			case err == nil:
-			case errors.Is(err, fs.ErrNotExist) && f.Reload > 0:
-				to.AddWarning(b, "file", fmt.Sprintf("there is no file %s; the names of %s are SERVFAIL until it is there", f.Path, origin))
-			default:
-				to.Faults = append(to.Faults, fileError(f.Path, "file", origin, err))
-			}
+			checkFile(b, to, "file", f, origin, 1, fmt.Sprintf("the names of %s are SERVFAIL", origin))
 		}
+	}
+}
+
+// CheckPolicies reads the files of b's rpz directives, as CheckFiles does.
+func CheckPolicies(b *config.Block, to *config.FileCheck) {
+	for _, z := range b.RPZ.All() {
+		if z.File != "" {
+			checkFile(b, to, "rpz", &config.ZoneFile{Path: z.File, Reload: z.Reload}, z.Zone, policyScale, fmt.Sprintf("the rules of %s deny nothing", z.Zone))
+		}
+	}
+}
+
+// checkFile reads the zone in the file of a directive of b, whose bounds are scale times the usual ones. missing says what is so as long
+// as there is no file.
+func checkFile(b *config.Block, to *config.FileCheck, directive string, f *config.ZoneFile, origin wire.Name, scale int, missing string) {
+	if !to.Readable(f.Path) {
+		if !slices.Contains(to.Skipped, f.Path) {
+			to.Skipped = append(to.Skipped, f.Path)
+		}
+		return
+	}
+	switch err := check(f.Path, origin, scale); {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist) && f.Reload > 0:
+		to.AddWarning(b, directive, fmt.Sprintf("there is no file %s; %s until it is there", f.Path, missing))
+	default:
+		to.Faults = append(to.Faults, fileError(f.Path, directive, origin, err))
 	}
 }
 

@@ -122,30 +122,32 @@ func (src *source) reloadZone(z *served, changed bool) {
 
 // Check reads a zone file as [New] does, and returns why it can't be served. A missing file is [fs.ErrNotExist]; the place of
 // another error is [wire.ZoneFilePlace].
-func Check(path string, origin wire.Name) error {
+func Check(path string, origin wire.Name) error { return check(path, origin, 1) }
+
+// check is Check for a zone whose bounds are scale times those of other zones.
+func check(path string, origin wire.Name, scale int) error {
 	path, err := filepath.Abs(path)
-	if err != nil {
-		return err
+	if err == nil {
+		_, _, err = readFile(path, origin, scale, nil)
 	}
-	_, _, err = readFile(path, origin, nil)
 	return err
 }
 
-// readFile reads the zone in a file. included says that the file includes others.
-func readFile(path string, origin wire.Name, unchanged *uint32) (zone *Zone, included bool, err error) {
-	open := files{left: maxFileSize}
+// readFile reads the zone in a file. included says that the file includes others. The bounds are scale times the usual ones.
+func readFile(path string, origin wire.Name, scale int, unchanged *uint32) (zone *Zone, included bool, err error) {
+	open := files{left: int64(scale) * maxFileSize, scale: int64(scale)}
 	defer open.close()
 	f, err := open.Open(path)
 	if err != nil {
 		return nil, false, err
 	}
-	zone, err = read(wire.ZoneFile{Origin: origin, Path: path, Files: &open}, f, unchanged)
+	zone, err = read(wire.ZoneFile{Origin: origin, Path: path, Files: &open}, f, scale, unchanged)
 	return zone, len(open.list) > 1, err
 }
 
 // load reads z from its file. It is errSameSOA if the file's serial is *unchanged.
 func (src *source) load(z *served, unchanged *uint32) error {
-	zone, included, err := readFile(src.file.Path, z.origin, unchanged)
+	zone, included, err := readFile(src.file.Path, z.origin, src.t.scale, unchanged)
 	src.included = included
 	if err != nil {
 		return err
@@ -161,12 +163,10 @@ func (src *source) load(z *served, unchanged *uint32) error {
 // 8 MB.
 const maxFileSize = 32 << 20
 
-var errTooLarge = fmt.Errorf("the zone file and those that it includes have more than %d MiB", maxFileSize>>20)
-
 // files opens the files of one zone, and bounds what is read of all of them.
 type files struct {
-	left int64
-	list []*os.File
+	left, scale int64
+	list        []*os.File
 }
 
 func (f *files) close() {
@@ -197,7 +197,7 @@ type boundedFile struct {
 func (b *boundedFile) Read(p []byte) (int, error) {
 	n, err := b.File.Read(p)
 	if b.of.left -= int64(n); b.of.left < 0 {
-		return 0, errTooLarge
+		return 0, fmt.Errorf("the zone file and those that it includes have more than %d MiB", b.of.scale*maxFileSize>>20)
 	}
 	return n, err
 }

@@ -38,7 +38,7 @@ func FuzzZone(f *testing.F) {
 		f.Add(text, "a.old", dns.TypeNS)
 	}
 	f.Fuzz(func(t *testing.T, text, name string, qtype uint16) {
-		b := builder{origin: fuzzOrigin, soa: -1, maxSize: fuzzSize}
+		b := builder{origin: fuzzOrigin, soa: -1, scale: 1, maxSize: fuzzSize}
 		for rr, err := range (wire.ZoneFile{Origin: fuzzOrigin, Path: "db"}).Records(strings.NewReader(text)) {
 			if err != nil || b.add(rr) != nil {
 				return
@@ -56,7 +56,7 @@ func FuzzTransfer(f *testing.F) {
 		f.Add(fuzzMessages(f, text), "www", dns.TypeA)
 	}
 	f.Fuzz(func(t *testing.T, messages []byte, name string, qtype uint16) {
-		b := builder{origin: fuzzOrigin, soa: -1, maxSize: fuzzSize}
+		b := builder{origin: fuzzOrigin, soa: -1, scale: 1, maxSize: fuzzSize}
 		in := wire.TransferIn{Zone: fuzzOrigin}
 		for rest := messages; !in.Done(); {
 			if len(rest) < 2 || len(rest)-2 < int(binary.BigEndian.Uint16(rest)) {
@@ -99,7 +99,7 @@ func fuzzMessages(f *testing.F, text string) (messages []byte) {
 
 // checkZone checks a zone, and its replies about name and about its own names.
 func checkZone(t *testing.T, z *Zone, name string, qtype uint16) {
-	again := builder{origin: fuzzOrigin, soa: -1, maxSize: 16 * fuzzSize}
+	again := builder{origin: fuzzOrigin, soa: -1, scale: 1, maxSize: 16 * fuzzSize}
 	n := 0
 	for rr := range z.All() {
 		if err := again.add(rr); err != nil {

@@ -195,7 +195,7 @@ func (s *secondary) wait(ctx context.Context, d time.Duration) bool {
 	until, notified := time.Now().Add(d), s.notified
 	for {
 		next := until
-		if s.z.data.Load() != nil {
+		if s.z.data.Load() != nil && !s.t.keepsExpired {
 			if at := s.expires(); at.Before(next) {
 				next = at
 			}
@@ -226,9 +226,9 @@ func (s *secondary) expires() time.Time {
 	return s.checked.Add(max(expire, minInterval))
 }
 
-// expire takes data that are too old out of service (RFC 1035, 3.3.13).
+// expire takes data that are too old out of service (RFC 1035, 3.3.13). Old rules of a response policy zone are better than none.
 func (s *secondary) expire() {
-	if s.z.data.Load() == nil || time.Now().Before(s.expires()) {
+	if s.t.keepsExpired || s.z.data.Load() == nil || time.Now().Before(s.expires()) {
 		return
 	}
 	s.z.data.Store(nil)
@@ -291,7 +291,7 @@ func (s *secondary) updateFrom(ctx context.Context, from netip.AddrPort) (update
 			return upToDate, err
 		}
 	}
-	data, err := s.primaries.transfer(ctx, from, s.z.origin)
+	data, err := s.primaries.transfer(ctx, from, s.z.origin, s.t.scale)
 	switch {
 	case err != nil:
 		return outdated, err

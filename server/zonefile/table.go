@@ -12,6 +12,9 @@
 // serial in the SOA record is another one; it asks a primary server for the serial at the times that the SOA
 // record says and when the server sends NOTIFY (RFC 1996), and transfers the zone if the serial is newer. What can't be read,
 // or has an error, leaves the old zone in service.
+//
+// [Policies] are zones of the same kind that nobody asks for names in: their records are rules about the names and addresses that
+// clients may have (`rpz`).
 package zonefile
 
 import (
@@ -41,6 +44,9 @@ type Table struct {
 	// have zones of other names.
 	within       []wire.Name
 	fallsThrough bool
+	// scale multiplies the bounds of the zones. keepsExpired says that zones of primary servers stay in service when they expire.
+	scale        int
+	keepsExpired bool
 	// maintain keeps the zones up to date until its context ends.
 	maintain func(ctx context.Context)
 }
@@ -62,11 +68,16 @@ type Options struct {
 	// zone was loaded or replaced, after the new data are in service. It must not block. Zones of [NewSecondary] call it
 	// from several goroutines.
 	Changed func(*Zone)
+
+	policies bool // the zones are response policy zones
 }
 
 // newTable returns a table without zones.
 func newTable(opts Options) *Table {
-	t := &Table{log: opts.Logger, changed: opts.Changed}
+	t := &Table{log: opts.Logger, changed: opts.Changed, scale: 1, keepsExpired: opts.policies}
+	if opts.policies {
+		t.scale = policyScale
+	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}

@@ -23,11 +23,9 @@ const (
 	maxTransferTime, maxTransferIdle = 2 * time.Minute, 10 * time.Second
 )
 
-var errTransferTooLarge = fmt.Errorf("the transfer has more than %d MiB", maxTransferSize>>20)
-
 // serial asks a primary server for the zone's serial.
 func (p *Primaries) serial(ctx context.Context, from netip.AddrPort, zone wire.Name) (uint32, error) {
-	x, err := p.ask(ctx, from, zone, wire.TypeSOA)
+	x, err := p.ask(ctx, from, zone, wire.TypeSOA, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -39,20 +37,21 @@ func (p *Primaries) serial(ctx context.Context, from netip.AddrPort, zone wire.N
 	return wire.SOASerial(msg, x.id, zone)
 }
 
-// transfer gets the zone from a primary server. It waits for one of the places of maxTransfers.
-func (p *Primaries) transfer(ctx context.Context, from netip.AddrPort, zone wire.Name) (*Zone, error) {
+// transfer gets the zone from a primary server. It waits for one of the places of maxTransfers. The bounds are scale
+// times the usual ones.
+func (p *Primaries) transfer(ctx context.Context, from netip.AddrPort, zone wire.Name, scale int) (*Zone, error) {
 	select {
 	case p.places <- struct{}{}:
 		defer func() { <-p.places }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	x, err := p.ask(ctx, from, zone, wire.TypeAXFR)
+	x, err := p.ask(ctx, from, zone, wire.TypeAXFR, scale)
 	if err != nil {
 		return nil, err
 	}
 	defer x.close()
-	b := builder{origin: zone, soa: -1, maxSize: maxZoneSize}
+	b := newBuilder(zone, scale)
 	in := wire.TransferIn{Zone: zone, ID: x.id}
 	for !in.Done() {
 		msg, err := x.next()
@@ -68,16 +67,17 @@ func (p *Primaries) transfer(ctx context.Context, from netip.AddrPort, zone wire
 
 // exchange is a query on a connection of its own and what the server sends.
 type exchange struct {
-	conn net.Conn
-	id   uint16
-	end  time.Time
-	left int    // bytes that the server may still send
-	buf  []byte // of the last message
-	stop func() bool
+	conn  net.Conn
+	id    uint16
+	end   time.Time
+	left  int // bytes that the server may still send, of scale*maxTransferSize
+	scale int
+	buf   []byte // of the last message
+	stop  func() bool
 }
 
 // ask connects to a primary server and sends a query. The caller closes the exchange.
-func (p *Primaries) ask(ctx context.Context, from netip.AddrPort, zone wire.Name, qtype uint16) (*exchange, error) {
+func (p *Primaries) ask(ctx context.Context, from netip.AddrPort, zone wire.Name, qtype uint16, scale int) (*exchange, error) {
 	dial := p.Dial
 	if dial == nil {
 		dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
@@ -88,7 +88,7 @@ func (p *Primaries) ask(ctx context.Context, from netip.AddrPort, zone wire.Name
 	if err != nil {
 		return nil, err
 	}
-	x := &exchange{conn: conn, id: uint16(rand.Uint32()), end: time.Now().Add(maxTransferTime), left: maxTransferSize}
+	x := &exchange{conn: conn, id: uint16(rand.Uint32()), end: time.Now().Add(maxTransferTime), left: scale * maxTransferSize, scale: scale}
 	x.stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 	query := wire.AppendTransferQuery([]byte{0, 0}, x.id, zone, qtype)
 	binary.BigEndian.PutUint16(query, uint16(len(query)-2))
@@ -121,7 +121,7 @@ func (x *exchange) next() ([]byte, error) {
 	}
 	n := int(binary.BigEndian.Uint16(size[:]))
 	if x.left -= len(size) + n; x.left < 0 {
-		return nil, errTransferTooLarge
+		return nil, fmt.Errorf("the transfer has more than %d MiB", x.scale*maxTransferSize>>20)
 	}
 	if cap(x.buf) < n {
 		x.buf = make([]byte, n)

@@ -29,8 +29,8 @@ func (a *agent) setUpInterface(ctx context.Context) error {
 }
 
 // setUpRules installs the rules. If that fails for a reason that another program may remove, the agent
-// serves anyway, and the next check tries again. A predecessor checks its own rules, which lead queries to
-// both agents, until the handover is complete, and the first check comes right after that. A lack of
+// serves anyway, and the next check tries again: a predecessor of an earlier version may write its own rules at the same time, and the
+// first check comes right after the handover. A lack of
 // permission, of a program, or of a feature of the kernel is an error: it does not pass.
 func (a *agent) setUpRules(ctx context.Context) error {
 	if a.net == nil {

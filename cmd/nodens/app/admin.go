@@ -108,6 +108,7 @@ func (a *agent) adminHandler() http.Handler {
 	mux.HandleFunc("GET /names", a.showNames)
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
 	mux.HandleFunc("GET /policies", a.showPolicies)
+	mux.HandleFunc("POST /policies/draft", a.draftPolicy)
 	mux.HandleFunc("GET /plan", a.showPlan)
 	mux.HandleFunc("GET /explain", a.showExplain)
 	mux.HandleFunc("POST /explain", a.showExplain)

@@ -209,7 +209,9 @@ func (a *agent) newNetwork(opts *options.Agent, log *slog.Logger) (err error) {
 	if !opts.SetsUpNetwork() {
 		return nil
 	}
-	if a.net, err = netsetup.New(opts.Network(log), nil); err != nil {
+	c := opts.Network(log)
+	c.TakingOver = a.handingOver
+	if a.net, err = netsetup.New(c, nil); err != nil {
 		return err
 	}
 	if opts.SetsUpRules() && len(opts.LocalIPs) > 0 {

@@ -24,6 +24,12 @@ func authoritative(log *slog.Logger) []directive {
 		}
 	}
 	return []directive{
+		{name: "rpz", key: func(x keyed) any { return *x.block.RPZ },
+			open: func(a *builder, p *blockParts) (any, error) {
+				return opened(zonefile.NewPolicies(p.block.RPZ, primaries, zonefile.Options{Logger: log.With("part", "rpz")}, a.endCopies))
+			},
+			install: setPart(func(z *resolver.Zone, p *zonefile.Policies) { z.RPZ = p }),
+			check:   zonefile.CheckPolicies, metrics: readPolicies},
 		{name: "tsig", install: setting(func(z *resolver.Zone, b *config.Block) { z.TSIG = tsig.New(b.TSIG) })},
 		{name: "file", key: func(x keyed) any { return *x.block.ZoneFile },
 			open: zones("file", func(b *config.Block, opts zonefile.Options) (*zonefile.Table, error) {
@@ -48,6 +54,41 @@ func authoritative(log *slog.Logger) []directive {
 			install: setPart(func(z *resolver.Zone, t *transfer.Table) { z.Transfer = t }),
 			beside:  newAnnouncer,
 			metrics: func(s *scrape, _ *generation) { read(s, zoneTransfers(transfers)) }},
+	}
+}
+
+// endCopies ends all copies of replies: what they were made by has changed, and is visible.
+func (a *builder) endCopies() {
+	a.epochs.BumpAll()
+	a.hostsEpochs.BumpAll()
+}
+
+// rpzZoneState is loaded or empty.
+type rpzZoneState string
+
+// rpzZone is what metrics say of a response policy zone.
+type rpzZone struct {
+	state   rpzZoneState
+	rules   byLabel
+	queries func(f func(action, mode string, n uint64))
+}
+
+// readPolicies reads the metrics of the response policy zones of all blocks of g.
+func readPolicies(s *scrape, g *generation) {
+	for _, p := range g.blocks {
+		zones := part[*zonefile.Policies](p, "rpz")
+		if zones == nil {
+			continue
+		}
+		zones.Each(func(zone wire.Name, st zonefile.PolicyStats, queries func(func(action, mode string, n uint64))) {
+			x := rpzZone{state: "empty", queries: queries}
+			x.rules = byLabel{"name": uint64(st.Names), "address": uint64(st.Addrs), "ignored": uint64(st.Ignored)}
+			if st.Loaded {
+				x.state = "loaded"
+			}
+			read(s, x.state)
+			read(s, x, zone.String())
+		})
 	}
 }
 

@@ -99,6 +99,10 @@ var conditions = [...]condition{
 		func(_ *agent, s *report.Status) []report.Problem { return viewProblem(s.View) },
 	},
 	{
+		"dns-tunnel", warning, "a client may send data in the names of its queries", "NodensTunnelSuspected", "see which names with `nodens tail`; add a domain that is wanted to `except` of the directive tunnel",
+		func(a *agent, _ *report.Status) []report.Problem { return tunnelProblems(a.current.Load()) },
+	},
+	{
 		"stuck", warning, "a goroutine of the server does not continue", "NodensRestarting", "restart the agent, unless the liveness probe does",
 		func(a *agent, _ *report.Status) []report.Problem {
 			if err := a.progress.err(); err != nil {

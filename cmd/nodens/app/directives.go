@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/server/tunnel"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -40,7 +41,7 @@ type directive struct {
 // optional returns the directives that a build may lack. A build without one of these lines refuses its directives, and the
 // linker leaves out their packages.
 func optional(log *slog.Logger) (list []directive) {
-	list = append(list, authoritative(log)...) // file, auto, secondary, transfer, tsig
+	list = append(list, authoritative(log)...) // rpz, file, auto, secondary, transfer, tsig
 	return list
 }
 
@@ -111,6 +112,8 @@ var directives = [...]directive{
 	},
 		func(z *resolver.Zone, path *resolver.Autopath) { z.Autopath = path })},
 	{name: "forward", key: keyPools, open: (*builder).openPools, install: (*builder).installPools},
+	{name: "tunnel", key: func(x keyed) any { return *x.block.Tunnel }, open: (*builder).openTunnel,
+		install: setPart(func(z *resolver.Zone, d *tunnel.Detector) { z.Tunnel = d }), metrics: readTunnels},
 	{name: "cache", key: keyCache, open: (*builder).openCache,
 		install: setPart(func(z *resolver.Zone, c *cache.Cache) { z.Cache = c })},
 	{name: "keep", open: func(_ *builder, p *blockParts) (any, error) { return resolver.NewKeeper(p.block.Keep.Names), nil },

@@ -202,6 +202,12 @@ func (a *agent) handoverInProgress() bool {
 	return a.comparison != nil || a.yielded.Load() || a.socketsShared != 0 && a.handoverServer.Load().Stats().Failed < a.socketsShared
 }
 
+// handingOver reports whether a successor has connected and has not failed. It is safe for concurrent use.
+func (a *agent) handingOver() bool {
+	host := a.handoverServer.Load()
+	return host != nil && host.HandingOver()
+}
+
 // handedOver returns a channel that is closed when a successor has everything and this agent
 // may end. In a pod it is nil, because the kubelet would restart an agent that ends.
 func (a *agent) handedOver() <-chan struct{} {

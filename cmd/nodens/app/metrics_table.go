@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/otlp"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/tunnel"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -343,6 +344,16 @@ var metricsTable = [...]declared{
 
 	{counter("nodens_dns_policy_denied_total", "Queries that a DNSPolicy denied (mode enforce) or, being in audit mode, would have denied (audit), without names that only a search path makes. Beyond 1,024 policies the policy is (other). Only with --dns-policies.", "namespace", "policy", "mode"),
 		(*dnspolicy.Counters).Each},
+	{counter("nodens_rpz_queries_total", "Queries that a rule of a response policy zone changed the reply to (mode enforce) or, being in audit mode, would have (audit), by the rule's action: nxdomain, nodata, drop, tcp_only, redirect or local_data. Names that only a search path makes are not counted. Only with rpz.", "zone", "action", "mode").summed(),
+		func(z rpzZone, f func(action, mode string, n uint64)) { z.queries(f) }},
+	{gauge("nodens_rpz_rules", "Rules of a response policy zone, by kind: for names, for addresses, or ignored because of a trigger or an action that is not supported. Only with rpz.", "zone", "kind").summed(),
+		func(z rpzZone) byLabel { return z.rules }},
+	{gauge("nodens_rpz_zones", "Response policy zones by state: loaded; or empty, which deny nothing because they could not be read or transferred yet. Only with rpz.", "state").summed(),
+		func(state rpzZoneState, s series) { s.put(1, string(state)) }},
+	{gauge("nodens_tunnel_suspects", "Clients that may send data in the names of their queries, with the domains, by the client's namespace. Only with tunnel.", "namespace").summed(),
+		func(x tunnel.Suspect, s series) { s.put(1, x.Owner.Namespace) }},
+	{counter("nodens_tunnel_limited_total", "Queries of suspects that were refused because of the limit of tunnel. Only with tunnel.").summed(),
+		(*tunnel.Detector).Limited},
 	{gauge("nodens_dns_policies", "DNSPolicies by state: known, or bound to a pod of the node. Only with --dns-policies.", "state"),
 		func(st kubernetes.PolicyStats) byLabel {
 			return byLabel{"known": uint64(st.Policies), "bound": uint64(st.Bound)}

@@ -47,8 +47,8 @@ func (x *sharedPorts) check(ports []portholder.Port, age time.Duration) []portho
 // otherHolders returns the other processes at the ports of the current configuration, none while two agents share
 // them for a handover.
 func (a *agent) otherHolders(age time.Duration) []portholder.Holder {
-	g, host := a.current.Load(), a.handoverServer.Load()
-	if g == nil || a.comparing.Load() || a.yielded.Load() || host != nil && host.HandingOver() {
+	g := a.current.Load()
+	if g == nil || a.comparing.Load() || a.yielded.Load() || a.handingOver() {
 		return nil
 	}
 	return a.ports.check(ports(g, a.handlers(g)), age)

@@ -20,6 +20,8 @@ type Question[T any] struct {
 	Node string
 	// Args are nodens' arguments. The command prints a T, which begins with a report.Header, as JSON.
 	Args []string
+	// Input is the command's standard input; nil for none.
+	Input []byte
 	// Serves compares the replies of two agents on one node. It is positive if a's agent serves the node, and
 	// negative if b's does.
 	Serves func(a, b *T) int
@@ -94,7 +96,7 @@ func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Ag
 			waiting = append(waiting, failed)
 			continue
 		}
-		reply, err := askAgent[T](ctx, c, agent.Pod, q.Args)
+		reply, err := askAgent(ctx, c, agent.Pod, q)
 		switch {
 		case err != nil:
 			failed.Reason = report.Printable(err.Error())
@@ -111,9 +113,13 @@ func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Ag
 
 // askAgent runs nodens in a pod and decodes its reply. A reply counts whatever the exit code, because
 // `nodens status` of an agent with a problem ends with 1.
-func askAgent[T any](ctx context.Context, c *Cluster, pod string, args []string) (*T, error) {
-	command := append([]string{"exec", pod, "--", "nodens"}, args...)
-	out, failed, err := c.run(ctx, limits{c.Timeout, replyBytes}, command...)
+func askAgent[T any](ctx context.Context, c *Cluster, pod string, q *Question[T]) (*T, error) {
+	command := []string{"exec", pod}
+	if q.Input != nil {
+		command = append(command, "--stdin")
+	}
+	command = append(append(command, "--", "nodens"), q.Args...)
+	out, failed, err := c.run(ctx, limits{c.Timeout, replyBytes}, q.Input, command...)
 	if err != nil && (!failed || len(out) == 0) {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ type Agent struct {
 // Agents returns the pods of the agents, in kubectl's order. It is an error if there is none.
 func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	const columns = "custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase"
-	out, _, err := c.run(ctx, limits{listTime, listBytes}, "get", "pods", "--selector", c.Selector, "--no-headers", "-o", columns)
+	out, _, err := c.run(ctx, limits{listTime, listBytes}, nil, "get", "pods", "--selector", c.Selector, "--no-headers", "-o", columns)
 	if err != nil {
 		return nil, fmt.Errorf("listing the agents' pods: %w", err)
 	}
@@ -79,7 +79,7 @@ func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 func (c *Cluster) NodeOf(ctx context.Context, namespace, pod string) (string, error) {
 	of := *c
 	of.Namespace = namespace
-	out, _, err := of.run(ctx, limits{listTime, errorBytes}, "get", "pod", pod, "--no-headers", "-o", "custom-columns=NODE:.spec.nodeName")
+	out, _, err := of.run(ctx, limits{listTime, errorBytes}, nil, "get", "pod", pod, "--no-headers", "-o", "custom-columns=NODE:.spec.nodeName")
 	if err != nil {
 		return "", fmt.Errorf("looking up the node of the pod %s/%s: %w", namespace, pod, err)
 	}
@@ -96,14 +96,14 @@ type limits struct {
 	bytes int
 }
 
-// run runs kubectl with the arguments and returns its output. failed reports that kubectl ran and ended with an exit
+// run runs kubectl with the standard input and the arguments, and returns its output. failed reports that kubectl ran and ended with an exit
 // code other than 0; the output may still be valid.
-func (c *Cluster) run(ctx context.Context, l limits, args ...string) (out []byte, failed bool, err error) {
+func (c *Cluster) run(ctx context.Context, l limits, input []byte, args ...string) (out []byte, failed bool, err error) {
 	timed, cancel := context.WithTimeout(ctx, l.time)
 	defer cancel()
 	stdout, stderr := &bounded{limit: l.bytes, full: cancel}, &bounded{limit: errorBytes, full: func() {}}
 	cmd := exec.CommandContext(timed, "kubectl", append(c.flags(), args...)...)
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, pipeTime
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(input), stdout, stderr, pipeTime
 	err = cmd.Run()
 	switch exit := (*exec.ExitError)(nil); {
 	case ctx.Err() != nil:

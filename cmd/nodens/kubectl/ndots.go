@@ -49,7 +49,7 @@ func (c *Cluster) NdotsPatch(ctx context.Context, w *report.AdvisedWorkload, ndo
 	}
 	p := &NdotsPatch{of: *c, object: t.resource + "/" + w.Workload}
 	p.of.Namespace = w.Namespace
-	out, _, err := p.of.run(ctx, limits{listTime, replyBytes}, "get", p.object, "-o", "json")
+	out, _, err := p.of.run(ctx, limits{listTime, replyBytes}, nil, "get", p.object, "-o", "json")
 	if err != nil {
 		return nil, fmt.Errorf("reading %s %s/%s: %w", w.WorkloadKind, w.Namespace, w.Workload, err)
 	}
@@ -110,7 +110,7 @@ func (p *NdotsPatch) Apply(ctx context.Context, dryRun bool) error {
 	if dryRun {
 		mode = "server"
 	}
-	_, _, err := p.of.run(ctx, limits{listTime, replyBytes}, "patch", p.object, "--type=merge", "--field-manager=kubectl-nodens", "--dry-run="+mode, "--output=name", "--patch="+string(p.body))
+	_, _, err := p.of.run(ctx, limits{listTime, replyBytes}, nil, "patch", p.object, "--type=merge", "--field-manager=kubectl-nodens", "--dry-run="+mode, "--output=name", "--patch="+string(p.body))
 	if err != nil {
 		return fmt.Errorf("patching %s: %w", p.object, err)
 	}
