@@ -36,6 +36,7 @@ TestNoSamples              the same
 TestOpen                   the same
 TestReportClient           the same
 TestSample*                the same
+TestTornAnswers            the same
 TestUnusualFrames          the same
 TestVerifier               the same
 TestWasteChanges           the same

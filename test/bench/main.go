@@ -3,7 +3,7 @@
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale, -fleet and -designs (all in package scale), -outage (outage), -faults
 // (failover), -kernel (kernel), -program (programtime), -worst (attack), -transports (transports), -start (startup),
-// -upstreams (upstreams), -hotname (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
+// -upstreams (upstreams), -hotname (readers), -attribution, -watching and -policies (all counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
 // as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
 //
@@ -96,7 +96,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}, chosen: map[string]*bool{}, fleet: scale.DefaultFleet()}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -upstreams 1, with -scale, -designs, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
+	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -upstreams 1, with -scale, -designs, -outage or -faults 3, with -attribution, -watching, -policies, -floods, -budgets or -shares 9)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, so twenty are slower than
 	// the p99.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
@@ -137,7 +137,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 // check says what can't be measured.
 func (o *options) check() error {
 	if len(o.measured()) > 1 {
-		return errors.New("-scale, -fleet, -designs, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -fleet, -designs, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching, -policies and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -198,6 +198,7 @@ func (o *options) sections() []section {
 		{harness.ReadersFlag, "many readers that are asked for one name", fewRounds, anySection(readers.Measure)},
 		{harness.AttributionFlag, "counting queries by client", closeRounds, anySection(counting.Measure)},
 		{harness.WatchingFlag, "the page and nodens tail", closeRounds, anySection(counting.MeasureWatching)},
+		{harness.PoliciesFlag, "policies by name", closeRounds, anySection(counting.MeasurePolicies)},
 		{o.fair.Flags(), "", closeRounds, anySection(func(ctx context.Context, p harness.Plan) (*fairness.Report, error) {
 			return fairness.Measure(ctx, p, o.fair)
 		})},

@@ -34,6 +34,7 @@ func TestFlags(t *testing.T) {
 		{[]string{"-attribution", "-seconds=1"}, 9, scale.DefaultServices, "go run ./test/bench -attribution -rounds 9 -seconds 1 -out docs/benchmarks", ""},
 		{[]string{"-start"}, 5, scale.DefaultServices, "go run ./test/bench -start -rounds 5 -seconds 2 -out docs/benchmarks", ""},
 		{[]string{"-watching"}, 9, scale.DefaultServices, "go run ./test/bench -watching -rounds 9 -seconds 2 -out docs/benchmarks", ""},
+		{[]string{"-policies", "-rounds=3"}, 3, scale.DefaultServices, "go run ./test/bench -policies -rounds 3 -seconds 2 -out docs/benchmarks", ""},
 		{[]string{"-floods", "-shares", "-before=abc"}, 9, scale.DefaultServices, "go run ./test/bench -floods -shares -before abc -rounds 9 -seconds 2 -out docs/benchmarks", ""},
 		{[]string{"-program", "-before=abc"}, 5, scale.DefaultServices, "go run ./test/bench -program -before abc -rounds 5 -seconds 2 -out docs/benchmarks", ""},
 		{args: []string{"-program", "-kernel"}, fails: "sections of their own"},

@@ -28,7 +28,9 @@ var notCompared = map[string]string{
 	"client_limit":    "CoreDNS doesn't have it",
 	"keep":            "CoreDNS doesn't have it",
 	"private_address": "CoreDNS doesn't have it",
+	"rpz":             "CoreDNS doesn't have it",
 	"trace":           "CoreDNS is built without it, and it changes no reply",
+	"tunnel":          "CoreDNS doesn't have it",
 }
 
 // TestEachDirective: each directive is in a Corefile of this suite, but for those with a reason.

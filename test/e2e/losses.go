@@ -141,7 +141,8 @@ func (p lossLimit) checkJob(j load.Job, r *load.Report, d podKill) error {
 	}{
 		{all.Servfail + all.Other, 0, "are SERVFAIL or wrong"},
 		{r.UDP.Lost, excused + questionsDuring(dying, j.Rate), "are lost over UDP"},
-		{r.Stream.Lost, excused + p.disconnects*uint64(j.Streams), "connections that stay open have ended"},
+		// One that is opened again while the process dies ends with it, too.
+		{r.Stream.Lost, excused + p.disconnects*uint64(j.Streams) + min(questionsDuring(dying, j.StreamRate), uint64(j.Streams)), "connections that stay open have ended"},
 		{r.OneShot.Lost, excused + questionsDuring(dying, j.OneShots) + p.disconnects, "connections for one question have ended"},
 		{late.Failed(), excused, "are lost that were asked when the process was gone"},
 		{all.Cluster, away, "are answered by the cluster's DNS"},

@@ -18,7 +18,7 @@ func TestPlan(t *testing.T) {
 		selection
 		want string
 	}{
-		{selection{}, "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge beside, chaos bridge beside, network ptp ptp beside, dual-stack bridge beside, adoption bridge"},
+		{selection{}, "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge beside, chaos bridge beside, egress bridge beside, network ptp ptp beside, dual-stack bridge beside, adoption bridge"},
 		{selection{parts: []string{"names"}}, "names bridge"},
 		{selection{parts: []string{"network"}, networks: []string{"bridge", "ptp"}}, "network bridge bridge, network ptp ptp"},
 		{selection{parts: []string{"names", "network"}, networks: []string{"ptp"}}, "names ptp, network ptp ptp"},

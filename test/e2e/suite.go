@@ -71,6 +71,7 @@ func parts() []part {
 		{name: "incident", kind: singleStackKind, agent: true, checks: incident()},
 		{name: "rollback", kind: singleStackKind, agent: true, beside: true, checks: rollback()},
 		{name: "chaos", kind: singleStackKind, agent: true, beside: true, checks: chaos()},
+		{name: "egress", kind: singleStackKind, agent: true, beside: true, checks: egress()},
 		{name: networkPart, kind: singleStackKind, beside: true}, // its checks depend on the network
 		{name: "dual-stack", kind: dualStackKind, beside: true, checks: dualStack()},
 		{name: "adoption", kind: adoptionKind, checks: adoption()},

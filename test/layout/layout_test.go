@@ -74,7 +74,7 @@ var allowed = map[string][]string{
 	"cmd/nodens/options":   {"netsetup"},
 	"server":               {"server/clients", "server/kernelpath", "server/reply", "server/resolver", "server/udp", "upstream"},
 	"server/reply":         {},
-	"server/resolver":      {"server/balance", "server/clients", "server/dnstap", "server/hosts", "server/otlp", "server/reply", "server/rewrite", "server/tail", "server/template", "kubernetes", "cache", "upstream"},
+	"server/resolver":      {"server/balance", "server/clients", "server/dnstap", "server/hosts", "server/otlp", "server/reply", "server/rewrite", "server/tail", "server/template", "server/tunnel", "kubernetes", "cache", "upstream"},
 	"server/balance":       {},
 	"server/clients":       {},
 	"server/dnstap":        {},
@@ -86,6 +86,7 @@ var allowed = map[string][]string{
 	"server/template":      {},
 	"server/transfer":      {},
 	"server/tsig":          {},
+	"server/tunnel":        {},
 	"server/udp":           {},
 	"server/zonefile":      {},
 	"kubernetes":           {"kubernetes/reflector"},
@@ -115,6 +116,7 @@ var libraries = []struct {
 	{"github.com/spf13/", []string{"cmd/nodens", "internal/cli"}},
 	{"github.com/miekg/dns", []string{"internal/wire"}},
 	{"go.opentelemetry.io/", []string{"server/otlp"}},
+	{"golang.org/x/net/", []string{"server/tunnel"}},
 }
 
 // TestImports checks the import rules that ARCHITECTURE.md draws.

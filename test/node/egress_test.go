@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/check"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 const (
@@ -228,4 +230,39 @@ func TestEgress(t *testing.T) {
 	})
 	check.NoError(t, l.attack())
 	check.Equal(t, 1, l.counted(l.upstream, "seen", "in"), "packets that arrive without a policy")
+}
+
+// TestEgressDelay: the replies to a pod whose policy has sets have the addresses of names that nobody has asked for before, as have those to a
+// pod without sets. -v prints how long both take, in turn.
+func TestEgressDelay(t *testing.T) {
+	t.Parallel()
+	l, _ := newEgressNetwork(t)
+	const allow = `allow: ["*.allowed.test"]`
+	l.setObjects(podObject("info", l.pods[0].addr), dnsPolicy("info", "egressSet: true, "+allow), podObject("shop", l.pods[1].addr), dnsPolicy("shop", allow))
+	var conns [2]*dns.Conn
+	for i, pod := range l.pods {
+		conns[i] = &dns.Conn{Conn: pod.pod.Conn}
+		pod.awaitAgent(pack(question("x.denied.test.", dns.TypeA)), "REFUSED")
+	}
+	var took [2][]time.Duration
+	for n := range soak.Choose(50, 1000) { // of three addresses each: with more the set is full
+		for i, conn := range conns {
+			began := time.Now()
+			check.NoError(t, conn.WriteMsg(new(dns.Msg).SetQuestion(fmt.Sprintf("d%d-%d.allowed.test.", i, n), dns.TypeA)))
+			m, err := conn.ReadMsg()
+			took[i] = append(took[i], time.Since(began))
+			check.NoError(t, err)
+			if len(m.Answer) != 3 {
+				t.Fatalf("pod %d: %v", i, m)
+			}
+		}
+	}
+	in := func(policy string) int {
+		return strings.Count(l.in(l.node, "nft", "list", "set", "inet", "nodens-egress", "to4/"+policy), "198.18.")
+	}
+	check.Equal(t, 3*len(took[0]), in("info/p"), "addresses in the set")
+	for i, name := range []string{"with sets", "without"} {
+		slices.Sort(took[i])
+		t.Logf("%s: p50 %v, p99 %v, of %d replies to names that are new", name, took[i][len(took[i])/2], took[i][len(took[i])*99/100], len(took[i]))
+	}
 }

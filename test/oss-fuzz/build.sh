@@ -59,6 +59,8 @@ server/resolver FuzzGuards
 server/resolver FuzzServe
 server/rewrite FuzzChange
 server/template FuzzAnswer
+server/tunnel FuzzObserve
+server/zonefile FuzzPolicies
 server/zonefile FuzzTransfer
 server/zonefile FuzzZone
 test/bench/harness FuzzParse

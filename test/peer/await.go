@@ -17,13 +17,13 @@ const pause = 20 * time.Millisecond
 
 // limit is the maximum time of a wait. It only ends waits that would never end: conditions
 // hold within seconds, unless the machine is busy.
-const limit = 2 * time.Minute
+const limit = 5 * time.Minute
 
 // Probe checks a condition once. It returns nil if the condition holds, else an error that
 // says what is missing.
 type Probe func(context.Context) error
 
-// Await calls probe until it returns nil. If ctx ends first, or after two minutes, the error
+// Await calls probe until it returns nil. If ctx ends first, or after five minutes, the error
 // contains what, which describes the condition, and the last error of probe.
 func Await(ctx context.Context, what string, probe Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)

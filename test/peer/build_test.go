@@ -322,7 +322,7 @@ func TestModules(t *testing.T) {
 
 // omittedPlugins are directives of nodens for which CoreDNS is built without a plugin: trace needs the libraries of
 // Zipkin and Datadog, and changes no reply; the others are nodens' own.
-var omittedPlugins = []string{"trace", "aaaa", "client_limit", "keep", "private_address"}
+var omittedPlugins = []string{"trace", "aaaa", "client_limit", "keep", "private_address", "rpz", "tunnel"}
 
 // TestPlugins: CoreDNS has a plugin for each other directive of nodens, so that it reads the same
 // Corefiles.

@@ -16,7 +16,7 @@ import (
 )
 
 // own are the directives that CoreDNS doesn't have.
-var own = []string{"aaaa", "client_limit", "keep", "private_address"}
+var own = []string{"aaaa", "client_limit", "keep", "private_address", "rpz", "tunnel"}
 
 // sources returns the folder with CoreDNS's sources. They are downloaded if they are not in the module cache.
 func sources(t *testing.T) string {

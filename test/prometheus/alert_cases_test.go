@@ -189,6 +189,13 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabelsWith("zone", "."), inactive: []int{5, 10}, firing: []int{11, 19}, resolved: []int{20},
 	}, {
+		alert: "NodensTunnelSuspected", severity: "warning",
+		series: map[string]string{
+			"nodens_tunnel_suspects{" + agentLabels + `,namespace="shop"}`: "_x10 1x9 0x9",
+			"nodens_tunnel_suspects{" + agentLabels + `,namespace="ci"}`:   "0x30",
+		},
+		labels: alertLabelsWith("namespace", "shop"), inactive: []int{5, 10}, firing: []int{11, 19}, resolved: []int{20},
+	}, {
 		alert: "NodensUpstreamBudgetNearlyUsed", severity: "warning",
 		series: map[string]string{
 			"nodens_upstream_budget_used_ratio{" + agentLabels + `,to="10.0.0.1:53"}`: "0.3x9 0.9x20 0.3x20",

@@ -78,7 +78,7 @@ var slowest = []string{
 
 // withoutRace matches the tests that are skipped under the race detector: they count allocations,
 // compute on one goroutine, or compare runs.
-const withoutRace = "Alloc|^Test(Permission$|CommandMemory|AgentMemory|Worst|Isolation|PolicyIsolation|Large$|ChangesCost|BytesMatchHeap|SnapshotMemory)"
+const withoutRace = "Alloc|^Test(Permission$|CommandMemory|AgentMemory|Worst|Isolation|PolicyIsolation|RPZIsolation|PolicyMemory|Large$|ChangesCost|BytesMatchHeap|SnapshotMemory)"
 
 // alone is the package whose test counts queries that real servers must not lose although they are at their limits: on a
 // machine that is busy with something else they do.

@@ -84,9 +84,10 @@ const (
 	changed  = "rewrite.example."
 	listed   = "hosts.example."
 	searched = "search.example."
-	// Bombs is the zone for which the upstream sends replies full of compression pointers,
-	// and Silence the one for which it sends nothing.
+	// Bombs is the zone for which the upstream sends replies full of compression pointers, Large the one for
+	// which it sends as many addresses as fit, and Silence the one for which it sends nothing.
 	Bombs   = "bomb.example."
+	Large   = "large.example."
 	Silence = "silent.example."
 )
 
@@ -124,6 +125,8 @@ func Cases() []Case {
 			What: fmt.Sprintf("A name with %d addresses in `hosts`.", addresses), Queries: one("www."+listed, dns.TypeA)},
 		{Name: "compression pointers", Pinned: "TestWorst", Who: "an upstream", Rate: commonRate,
 			What: "Replies of 64 KB whose names are chains of pointers, a new name each time.", Queries: many("b%04d."+Bombs, 2000)},
+		{Name: "large replies", Who: "an upstream", Rate: commonRate,
+			What: "Honest replies of 64 KB to compare those with: 4,000 addresses, a new name each time.", Queries: many("l%04d."+Large, 2000)},
 		{Name: "silent servers", Pinned: "TestClientShare", Who: "a client and an upstream", Rate: silentRate,
 			What: "New names for which no server answers.", Queries: many("s%04d."+Silence, 8000)},
 		{Name: "silent servers, many addresses", Pinned: "TestLimiterNeverStarves", Who: "a pod with NET_RAW and an upstream", Rate: silentRate, Sources: sources,

@@ -3,6 +3,7 @@ package worst
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 
@@ -12,15 +13,15 @@ import (
 )
 
 // Open starts the upstream of the cases on a free port of 127.0.0.1. The caller closes it. Its
-// replies for [Bombs] are as expensive to parse as 64 KB can be, and it ignores queries for
-// [Silence]. Names whose first label is nothing do not exist; all others have one address.
+// replies for [Bombs] are as expensive to parse as 64 KB can be, those for [Large] as large, and it
+// ignores queries for [Silence]. Names whose first label is nothing do not exist; all others have one address.
 func Open() (*fakedns.Server, error) { return fakedns.Open(answer, fakedns.Options{}) }
 
 func answer(q *fakedns.Query) {
 	name := q.Question[0].Name
 	switch {
 	case dns.IsSubDomain(Silence, name):
-	case dns.IsSubDomain(Bombs, name) && q.Transport == fakedns.UDP:
+	case q.Transport == fakedns.UDP && (dns.IsSubDomain(Bombs, name) || dns.IsSubDomain(Large, name)):
 		m := new(dns.Msg).SetReply(q.Msg)
 		m.Truncated = true
 		q.Reply(m)
@@ -28,6 +29,8 @@ func answer(q *fakedns.Query) {
 		if msg, err := PointerBomb(q.Msg); err == nil {
 			q.Send(msg)
 		}
+	case dns.IsSubDomain(Large, name):
+		q.Reply(large(q.Msg))
 	case strings.HasPrefix(name, absent):
 		q.Reply(fakedns.Negative(q.Msg, dns.RcodeNameError, ttl))
 	default:
@@ -40,6 +43,20 @@ func answer(q *fakedns.Query) {
 
 // ttl is the TTL of all replies, in seconds: longer than a run.
 const ttl = 3600
+
+// largest is the number of addresses of one name that fit into 64 KB, beside what precedes them.
+const largest = 4000
+
+// large is a reply to q with that many addresses.
+func large(q *dns.Msg) *dns.Msg {
+	addrs := make([]string, largest)
+	for i := range addrs {
+		addrs[i] = fmt.Sprintf("198.18.%d.%d", i>>8, i&255)
+	}
+	m := fakedns.Address(q, ttl, addrs...)
+	m.Compress = true
+	return m
+}
 
 // absent is the first label of names that do not exist.
 const absent = "nothing."

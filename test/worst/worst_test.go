@@ -88,6 +88,7 @@ var expected = map[string]struct{ rcode, least int }{
 	"rewrite rules":                 {dns.RcodeSuccess, 1},
 	"hosts table":                   {dns.RcodeSuccess, 1000},
 	"compression pointers":          {dns.RcodeServerFailure, 0},
+	"large replies":                 {dns.RcodeSuccess, 4000},
 	"many addresses":                {dns.RcodeSuccess, 1000},
 	"SRV over TCP":                  {dns.RcodeSuccess, 900},
 }

@@ -1,7 +1,7 @@
 // Package counting measures the section about counting queries by client: the CPU time and the memory of
 // an agent that counts, in units of the same agent with --client-metrics=off. It also measures the section about
 // watching: the CPU time of an agent whose page is open, and of which `nodens tail` follows a pod, in units of the
-// same agent that nobody watches.
+// same agent that nobody watches; and the section about policies, in units of the same agent without --dns-policies.
 //
 // A round starts a pair of agents, so that where a process happens to lie in memory is not the same in all
 // rounds. At saturation the two are asked in turn, in short slices. At a fixed rate both are asked
@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -320,7 +321,8 @@ func (b *run) measure(ctx context.Context, p *pair, agents []int, streams []load
 			return nil, err
 		}
 		list[i].CPU = after - list[i].CPU
-		list[i].LoadResult = harness.ToLoadResult(results[i])
+		slices.Sort(results[i].Latencies)
+		list[i].LoadResult, list[i].Latencies = harness.ToLoadResult(results[i]), results[i].Latencies
 		p.answered[at] += list[i].Completed
 	}
 	return list, nil

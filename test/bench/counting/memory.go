@@ -50,7 +50,11 @@ func (b *run) memoryOf(ctx context.Context, p *pair, at int) (m memorySample, er
 	if s.Failed() > maxUnanswered {
 		return m, fmt.Errorf("of %d names %d got an answer, with the rcodes %v", s.Sent, s.Completed, s.Rcodes)
 	}
-	proc := p.agents[at].Any()
+	return readMemory(ctx, p.agents[at].Any())
+}
+
+// readMemory reads the memory of an agent after garbage collections.
+func readMemory(ctx context.Context, proc harness.Process) (m memorySample, err error) {
 	var text string
 	for range 2 { // the first collection keeps what sync.Pools have
 		if text, err = get(ctx, proc.Pprof, "/debug/pprof/heap?gc=1&debug=1"); err != nil {

@@ -23,6 +23,7 @@ const (
 	AttackFlag      = "-worst"
 	AttributionFlag = "-attribution"
 	WatchingFlag    = "-watching"
+	PoliciesFlag    = "-policies"
 	FloodsFlag      = "-floods"
 	BudgetsFlag     = "-budgets"
 	SharesFlag      = "-shares"

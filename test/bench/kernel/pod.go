@@ -264,7 +264,7 @@ func lastLine(err error) string {
 // what it is to do. The process may be anything that was started if there is an error.
 func (d *PodBench) Start(ctx context.Context, s harness.Server) (*peer.Process, error) {
 	_, command, err := d.WriteConfig(s, harness.Settings{
-		Listen: testbed.Local4, Port: 53, Metrics: 9253, Ready: 8181, Length: d.Lengths[d.set.Name],
+		Listen: testbed.Local4, Port: 53, Metrics: 9253, Ready: 8181, Pprof: 6060, Scope: s.Scope, Length: d.Lengths[d.set.Name],
 		Upstream: netip.MustParseAddrPort(testbed.UpstreamIP + ":" + testbed.UpstreamPort),
 	})
 	if err != nil {

@@ -193,7 +193,7 @@ func (r *run) measureStarts(ctx context.Context) error {
 				continue
 			}
 			list = append(list, func() error {
-				s, err := r.measureStart(ctx, w, n > 0)
+				s, err := r.measureHandled(ctx, w, n > 0)
 				if err == nil && n > 0 {
 					r.add(w, n, s)
 				}
@@ -222,7 +222,22 @@ const (
 	settleTime = time.Second
 	// stopLimit is the time that a process has to end.
 	stopLimit = time.Minute
+	// maxTries is how often a CoreDNS is started that does not listen to signals yet when it is stopped.
+	maxTries = 10
 )
+
+// errUnhandled says that SIGTERM has ended a process that did not handle it. CoreDNS answers before it listens to signals.
+var errUnhandled = errors.New("SIGTERM was not handled")
+
+// measureHandled is measureStart, again if the process did not handle SIGTERM yet.
+func (r *run) measureHandled(ctx context.Context, w row, restored bool) (s Start, err error) {
+	for range maxTries {
+		if s, err = r.measureStart(ctx, w, restored); !errors.Is(err, errUnhandled) {
+			break
+		}
+	}
+	return s, err
+}
 
 // measureStart starts and stops the row once. With restored a row with a saved view must start from it;
 // else its view must be complete, so that the stop saves it.
@@ -290,7 +305,7 @@ func (p process) end(ctx context.Context, w row) (time.Duration, error) {
 	case <-p.Done():
 		err := p.Err()
 		if w.Name != nodens && endedBySIGTERM(err) {
-			err = nil // CoreDNS answers before it listens to signals
+			err = errUnhandled
 		}
 		return time.Since(began), err
 	case <-ctx.Done():

@@ -27,6 +27,7 @@ var pages = []page{
 	{"attacks.md", "the most expensive queries"},
 	{"attribution.md", "counting queries by client"},
 	{"watching.md", "an open page and nodens tail"},
+	{"policies.md", "policies by name"},
 	{"fair-shares.md", "fair shares between pods, and upstream budgets"},
 	{"transports.md", "encrypted transports"},
 	{"start.md", "starting, stopping, and being idle"},

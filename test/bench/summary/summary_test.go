@@ -148,6 +148,7 @@ func TestProse(t *testing.T) {
 		"attacks.md":             "attack/section.md.tmpl",
 		"attribution.md":         "counting/section.md.tmpl",
 		"watching.md":            "counting/watching.md.tmpl",
+		"policies.md":            "counting/policies.md.tmpl",
 		"large-cluster.md":       "scale/section.md.tmpl",
 		"fleet.md":               "scale/fleet.md.tmpl",
 		"fair-shares.md":         "fairness/section.md.tmpl",

@@ -122,33 +122,60 @@ func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, 
 	return c.control.dial(ctx, network, address)
 }
 
-// dial opens a connection in the sandbox's network. A socket belongs to the network that
-// its thread is in when it is made, whoever uses it later.
-func (r *sandbox) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// Listen listens in the control plane's network, whose addresses are outside of the cluster.
+func (c *Cluster) Listen(ctx context.Context, network, address string) (l net.Listener, err error) {
+	err = c.control.inNetwork(func() error {
+		l, err = new(net.ListenConfig).Listen(ctx, network, address)
+		return err
+	})
+	return l, err
+}
+
+// ListenPacket is Listen for datagrams.
+func (c *Cluster) ListenPacket(ctx context.Context, network, address string) (l net.PacketConn, err error) {
+	err = c.control.inNetwork(func() error {
+		l, err = new(net.ListenConfig).ListenPacket(ctx, network, address)
+		return err
+	})
+	return l, err
+}
+
+// dial opens a connection in the sandbox's network.
+func (r *sandbox) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	if _, err := netip.ParseAddrPort(address); err != nil {
 		return nil, fmt.Errorf("dialing in a cluster's network: %w", err)
 	}
+	err = r.inNetwork(func() error {
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
+// inNetwork runs open in the sandbox's network. A socket belongs to the network that its thread is in when it is made, whoever uses it
+// later.
+func (r *sandbox) inNetwork(open func() error) error {
 	there, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", r.pid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(there)
 	runtime.LockOSThread()
 	here, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		runtime.UnlockOSThread()
-		return nil, err
+		return err
 	}
 	defer unix.Close(here)
 	if err := unix.Setns(there, unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("entering a cluster's network: %w", err)
+		return fmt.Errorf("entering a cluster's network: %w", err)
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	err = open()
 	if back := unix.Setns(here, unix.CLONE_NEWNET); back != nil {
 		// The thread stays locked, and ends with its goroutine.
-		return nil, fmt.Errorf("leaving a cluster's network: %w", back)
+		return fmt.Errorf("leaving a cluster's network: %w", back)
 	}
 	runtime.UnlockOSThread()
-	return conn, err
+	return err
 }

@@ -18,6 +18,8 @@ import (
 //     SERVFAIL.
 //   - stub.test. is the same with addresses of its own, on a server of its own, Stub.
 //   - Below registry.test. every name has the address of StartRegistry's registry.
+//   - X-Y.addr.test. and X-Y.WORD.addr.test. have the address 198.18.X.Y, and all else below addr.test. has
+//     OtherAddr.
 //   - No other name exists, except for those of StartOutsideDNS.
 const (
 	// Upstream and Stub are the servers.
@@ -27,6 +29,8 @@ const (
 	Outside4, Outside6 = "192.0.2.1", "2001:db8::1"
 	// Stub4 and Stub6 are the addresses of what is below stub.test.
 	Stub4, Stub6 = "192.0.2.2", "2001:db8::2"
+	// OtherAddr is the address of what is below addr.test. and has no numbers.
+	OtherAddr = "198.19.0.1"
 )
 
 // More are addresses of more servers of the same world: see StartNameServer.
@@ -77,7 +81,7 @@ func (c *Cluster) spawnNameServer(name, corefile string) (*peer.Process, error) 
 
 // outsideConfig is the Corefile of a server of the world outside.
 func outsideConfig(binds string, zones []string) string {
-	return fmt.Sprintf(outsideCorefile, binds, Outside4, Outside6, strings.Join(append([]string{"outside.test", "example"}, zones...), " "), controlAddr4)
+	return fmt.Sprintf(outsideCorefile, binds, Outside4, Outside6, strings.Join(append([]string{"outside.test", "example"}, zones...), " "), controlAddr4, OtherAddr)
 }
 
 const outsideCorefile = `. {
@@ -103,6 +107,17 @@ const outsideCorefile = `. {
     }
     template ANY ANY registry.test {
         authority "registry.test. 30 IN SOA ns.outside.test. admin.outside.test. 1 60 60 60 30"
+    }
+    template IN A addr.test {
+        match "(^|[.])(?P<x>[0-9]+)-(?P<y>[0-9]+)[.]([a-z]+[.])?addr[.]test[.]$"
+        answer "{{ .Name }} 5 IN A 198.18.{{ .Group.x }}.{{ .Group.y }}"
+        fallthrough
+    }
+    template IN A addr.test {
+        answer "{{ .Name }} 5 IN A %[6]s"
+    }
+    template ANY ANY addr.test {
+        authority "addr.test. 30 IN SOA ns.outside.test. admin.outside.test. 1 60 60 60 30"
     }
     template ANY ANY {
         rcode NXDOMAIN

@@ -6,6 +6,8 @@
 //	probe wire SERVER…           queries on standard input, sent to each server
 //	probe until LIMIT NAME WANT  asks the pod's name server until the answer is WANT
 //	probe serve PORT…            is the authority of every name, at these ports
+//	probe visit ADDR DENIED-ADDR DENIED-NAME NAME…
+//	                             visits the names, see package visit, and reports at ADDR
 //
 // The questions of every and go are those of resolve/resolve.c, and so are the answers. c-ares knows only host.
 package main
@@ -33,7 +35,7 @@ func main() {
 // run is the command with its arguments.
 func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("say what to do: every, go, wire, until or serve")
+		return errors.New("say what to do: every, go, wire, until, serve or visit")
 	}
 	verbs := map[string]struct {
 		least, most int
@@ -44,6 +46,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		"wire":  {1, maxArgs, func(servers []string) error { return queryServers(ctx, servers, in, out) }},
 		"until": {3, 3, func(args []string) error { return runUntil(ctx, args, out) }},
 		"serve": {1, maxArgs, func(ports []string) error { return serve(ctx, ports) }},
+		"visit": {4, maxArgs, func(args []string) error { return runVisit(ctx, args) }},
 	}
 	v, ok := verbs[args[0]]
 	if args = args[1:]; !ok || len(args) < v.least || len(args) > v.most {

@@ -110,7 +110,7 @@ func TestInvalidInput(t *testing.T) {
 			t.Errorf("%q is taken for a question and answered %q", line, &out)
 		}
 	}
-	for _, args := range [][]string{nil, {"wire"}, {"until", "x", "y", "z"}, {"serve"}, {"else"}} {
+	for _, args := range [][]string{nil, {"wire"}, {"until", "x", "y", "z"}, {"serve"}, {"visit", ":0", "x", "y", "z"}, {"else"}} {
 		if err := run(t.Context(), args, strings.NewReader(""), new(strings.Builder)); err == nil {
 			t.Errorf("%q is run", args)
 		}
