@@ -146,6 +146,7 @@ bench:
 	go run ./test/bench -floods -budgets -shares -rounds 1 -seconds 1.5 -out docs/benchmarks
 	go run ./test/bench -attribution -rounds 5 -seconds 0.5 -out docs/benchmarks
 	go run ./test/bench -watching -rounds 5 -seconds 0.5 -out docs/benchmarks
+	go run ./test/bench -policies -rounds 5 -seconds 0.5 -out docs/benchmarks
 	go run ./test/bench -worst -rounds 1 -seconds 1 -out docs/benchmarks
 	go run ./test/bench -start -rounds 1 -out docs/benchmarks
 	go run ./test/bench -upstreams -seconds 0.5 -out docs/benchmarks
