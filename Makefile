@@ -88,7 +88,7 @@ release-verify:
 # and scrapes it, breaks things, and prints a table of all checks. Needs root.
 e2e:
 	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc c-ares
-	@bash test/clean.sh go run ./test/e2e
+	@bash test/clean.sh go run ./test/e2e -retry
 
 # Two releases in a registry of such a cluster: installed by digest, upgraded and rolled back under
 # load.

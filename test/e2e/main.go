@@ -2,7 +2,7 @@
 // would ask, breaks what breaks, and prints a table of what was checked. `make e2e` runs
 // it; it needs root, on Debian, and leaves nothing behind.
 //
-//	go run ./test/e2e [-only PART,…] [-network NAME,…] [-proxy MODE,…] [-release RELEASE,…] [-keep]
+//	go run ./test/e2e [-only PART,…] [-network NAME,…] [-proxy MODE,…] [-release RELEASE,…] [-keep] [-retry]
 //	                    [-dir DIR] [-outage TIME] [-bad AGENT,…] [-out FILE] [-network-out FILE] [-incident-out FILE]
 //
 // Each part of the table is a file of its own; they run in the order of parts.
@@ -48,6 +48,7 @@ func run(ctx context.Context) error {
 	proxy := flag.String("proxy", "", "the modes of kube-proxy, separated by commas; if it is empty, each part has its usual one")
 	release := flag.String("release", "", "the minor releases of Kubernetes, such as v1.36, separated by commas, or all; the newest if it is empty")
 	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")
+	flag.BoolVar(&s.retry, "retry", false, "run parts with failed checks once more; a check that passes then has passed")
 	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
 	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
 	flag.StringVar(&s.networkOut, "network-out", "", "a file in Markdown whose table of networks to write")

@@ -222,6 +222,9 @@ type suite struct {
 	images *imageFiles
 	clusterState
 	results []result
+	// retry says that parts with failed checks run once more, and firstTries has what failed before.
+	retry      bool
+	firstTries []result
 }
 
 // clusterState is what belongs to the parts that run one after the other. Parts that run beside them
@@ -269,6 +272,9 @@ func (s *suite) run(ctx context.Context, planned []part) (err error) {
 	parts.Wait()
 	s.results = append(s.results, beside.results...)
 	s.addState(&beside.clusterState)
+	if s.retry {
+		s.retryFailed(ctx, planned, &beside, s.runPart)
+	}
 	interrupted := context.Cause(ctx)
 	if s.keep {
 		fmt.Println("the cluster stays up; interrupt to end it")
@@ -371,6 +377,7 @@ func (s *suite) printSummary(w io.Writer) error {
 			failed++
 		}
 	}
+	s.printFailures(w)
 	fmt.Fprintf(w, "e2e: %d passed, %d failed\n", len(s.results)-failed, failed)
 	if failed > 0 || len(s.results) == 0 {
 		return fmt.Errorf("%d of %d checks failed", failed, len(s.results))
