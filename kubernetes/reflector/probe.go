@@ -20,43 +20,61 @@ const (
 // probe makes one of the reflectors of an API server that can't be reached try again often, and lets the others know when the
 // server replies. The mutex of its [OutageLog] guards it.
 type probe struct {
-	by        *Reflector    // tries often; nil: no request has failed
-	lost      time.Time     // when the server could not be reached last
-	recovered chan struct{} // closed when a request succeeds; nil: nobody waits for that
+	by   *Reflector // tries often; nil: no request has failed
+	lost time.Time  // when the server could not be reached last
+	// recovered is closed when a request succeeds, ready when the server says that it is ready, for those that it has
+	// asked to wait. nil: nobody waits for that.
+	recovered, ready chan struct{}
+	asks             bool // one of those that the server has asked to wait asks whether it is ready
 }
 
 // pause waits before the request that follows a failure, the one after failed others. It ends soon after a request of
-// another reflector has succeeded, unless the server has asked this one to wait. It reports whether it ended early for that reason.
-func (f *Reflector) pause(ctx context.Context, failed int, err error) (recovered bool) {
+// another reflector has succeeded or, if the server has asked this one to wait, after the server has started. It reports whether it
+// ended early for that reason.
+func (f *Reflector) pause(ctx context.Context, failed int, err error) (early bool) {
 	d := Backoff(f.FirstBackoff, failed, err)
 	if isRejection(err) { // the server works
 		f.Outages.noteReply(f)
 		sleep(ctx, d)
 		return false
 	}
-	probes, others := f.Outages.awaitReply(f, err)
 	asked := retryAfter(err)
-	if asked > 0 {
-		others = nil
-	}
+	probes, end := f.Outages.awaitReply(f, err)
 	if probes {
 		d = max(min(d, probePause+rand.N(probePause)), asked)
+	}
+	if asked > 0 && f.Outages.asksWhetherReady() {
+		return f.awaitReady(ctx, d)
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
-	case <-others:
+	case <-end:
 		sleep(ctx, min(d, rand.N(firstBackoff(f.FirstBackoff))))
 		return true
 	}
 	return false
 }
 
+// awaitReady waits for d, or until the server says that it is ready, and reports whether it has. A server that starts asks
+// for up to half a minute, the longer it takes, and does not say when that is over. To ask whether it is ready is cheap, and exempt from
+// its flow control (https://kubernetes.io/docs/reference/using-api/health-checks/).
+func (f *Reflector) awaitReady(ctx context.Context, d time.Duration) (ready bool) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for !ready && ctx.Err() == nil {
+		sleep(ctx, probePause+rand.N(probePause))
+		ready = f.Client.Get().AbsPath("/readyz").MaxRetries(0).Throttle(nil).Do(ctx).Error() == nil
+	}
+	f.Outages.noteReady(ready)
+	return ready
+}
+
 // awaitReply notes that a request of f failed with err. It reports whether f is the one that probes, and returns a channel
-// that is closed when a request of another reflector succeeds.
-func (l *OutageLog) awaitReply(f *Reflector, err error) (probes bool, recovered <-chan struct{}) {
+// that is closed when f's pause may end early.
+func (l *OutageLog) awaitReply(f *Reflector, err error) (probes bool, end <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var status apierrors.APIStatus
@@ -66,11 +84,31 @@ func (l *OutageLog) awaitReply(f *Reflector, err error) (probes bool, recovered 
 	if l.probe.by == nil {
 		l.probe.by = f
 	}
-	if l.probe.recovered == nil {
-		l.probe.recovered = make(chan struct{})
-	}
 	f.awaits = true
-	return l.probe.by == f && time.Since(l.probe.lost) < startTime, l.probe.recovered
+	probes = l.probe.by == f && l.probe.starting()
+	if retryAfter(err) > 0 {
+		return probes, awaited(&l.probe.ready)
+	}
+	return probes, awaited(&l.probe.recovered)
+}
+
+// starting reports whether the server may still be about to start.
+func (p *probe) starting() bool { return time.Since(p.lost) < startTime }
+
+// awaited returns *c, a new channel if it is nil.
+func awaited(c *chan struct{}) <-chan struct{} {
+	if *c == nil {
+		*c = make(chan struct{})
+	}
+	return *c
+}
+
+// end closes *c if anything waits for it.
+func end(c *chan struct{}) {
+	if *c != nil {
+		close(*c)
+		*c = nil
+	}
 }
 
 // noteReply notes that a request of f has succeeded, or that f ends: if others still fail, one of them probes then.
@@ -82,8 +120,26 @@ func (l *OutageLog) noteReply(f *Reflector) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.probe.by = nil
-	if l.probe.recovered != nil {
-		close(l.probe.recovered)
-		l.probe.recovered = nil
+	end(&l.probe.recovered)
+}
+
+// asksWhetherReady reports whether the caller, which the server has asked to wait, is the one that asks whether it is ready. It calls
+// noteReady then.
+func (l *OutageLog) asksWhetherReady() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	asks := !l.probe.asks && l.probe.starting()
+	l.probe.asks = l.probe.asks || asks
+	return asks
+}
+
+// noteReady notes whether the server has started: what it asks for after that has another reason.
+func (l *OutageLog) noteReady(ready bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.probe.asks = false
+	if ready {
+		l.probe.lost = time.Time{}
+		end(&l.probe.ready)
 	}
 }

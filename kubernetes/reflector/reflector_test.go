@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -422,43 +423,70 @@ func TestReflectorsAwaitReturn(t *testing.T) {
 	})
 }
 
-// A reflector that the server has asked to wait does, although the server replies to another one.
+// tooManyRequests is the reply of a server that asks for patience.
+func tooManyRequests(seconds int) *http.Response {
+	busy := httptest.NewRecorder()
+	busy.Header().Set("Retry-After", strconv.Itoa(seconds))
+	busy.WriteHeader(http.StatusTooManyRequests)
+	return busy.Result()
+}
+
+// A reflector that the server has asked to wait does, although the server replies to another one, until the server says that it
+// has started. What the server asks for after that holds.
 func TestReflectorsObeyRetryAfter(t *testing.T) {
-	w := encodings(t)[0]
-	synctest.Test(t, func(t *testing.T) {
-		outages, zero := NewOutageLog(slog.New(slog.DiscardHandler)), time.Now()
-		var mu sync.Mutex
-		asked := make([][]time.Duration, 2)
-		for i := range asked {
-			f, _, _, _ := newLocalReflector(t, w, reply{open: true, body: w.endOfList("7")})
-			f.Outages = outages
-			c := f.Client.(*rest.RESTClient)
-			inner := c.Client.Transport
-			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+	const wait, never = 20 * time.Second, time.Hour
+	for name, c := range map[string]struct{ ready, least, most time.Duration }{
+		"not ready":     {never, wait, wait + 2*probePause},
+		"ready at once": {0, 0, 2*probePause + minBackoff},
+		"ready later":   {10 * time.Second, 10 * time.Second, 10*time.Second + 2*probePause + minBackoff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const reflectors = 3 // which are asked to wait twice, except for one that the server is silent to first
+				outages, zero := NewOutageLog(slog.New(slog.DiscardHandler)), time.Now()
+				var mu sync.Mutex
+				asked := make([][]time.Duration, reflectors)
+				for i := range asked {
+					f, _, _, _ := newLocalReflector(t, encodings(t)[0], reply{open: true, body: encodings(t)[0].endOfList("7")})
+					f.Outages = outages
+					client := f.Client.(*rest.RESTClient)
+					inner := client.Client.Transport
+					client.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+						mu.Lock()
+						defer mu.Unlock()
+						if req.URL.Path == "/readyz" {
+							state := httptest.NewRecorder()
+							if time.Since(zero) < c.ready {
+								state.WriteHeader(http.StatusInternalServerError)
+							}
+							return state.Result(), nil
+						}
+						switch asked[i] = append(asked[i], time.Since(zero)); {
+						case i == 0 && len(asked[i]) == 1:
+							return nil, errors.New("no route")
+						case i > 0 && len(asked[i]) <= 2:
+							return tooManyRequests(int(wait / time.Second)), nil
+						}
+						return inner.RoundTrip(req)
+					})
+					f.start(t)
+					synctest.Wait() // the first one has noticed that the server is away
+				}
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
 				mu.Lock()
 				defer mu.Unlock()
-				asked[i] = append(asked[i], time.Since(zero))
-				switch {
-				case len(asked[i]) > 1:
-					return inner.RoundTrip(req)
-				case i == 1:
-					return nil, errors.New("no route")
+				for i, at := range asked {
+					switch {
+					case i == 0 && (len(at) != 2 || at[1] > 2*probePause):
+						t.Errorf("the one that was not asked to wait tried at %v", at)
+					case i > 0 && (len(at) != 3 || at[1] < c.least || at[1] > c.most || at[2]-at[1] < wait):
+						t.Errorf("one that was asked to wait for %v tried at %v, want the second time from %v to %v", wait, at, c.least, c.most)
+					}
 				}
-				busy := httptest.NewRecorder()
-				busy.Header().Set("Retry-After", "20")
-				busy.WriteHeader(http.StatusTooManyRequests)
-				return busy.Result(), nil
 			})
-			f.start(t)
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
-		if len(asked[0]) != 2 || len(asked[1]) != 2 || asked[0][1]-asked[0][0] < 20*time.Second || asked[1][1] > 2*probePause {
-			t.Errorf("the server is asked at %v", asked)
-		}
-	})
+		})
+	}
 }
 
 // A server that is away for long is asked at the longest interval, and logged once a

@@ -83,7 +83,7 @@ func (t *fleetTest) awaitCurrent(ctx context.Context) error {
 	return apiserver.Parallel(ctx, len(wanted), len(wanted), func(ctx context.Context, i int) error {
 		return t.world.ChangeServices(ctx, 1, fleetChangeRate, 1, wanted[i:i+1], func(c apiobjects.Change) error {
 			for {
-				switch _, missed, err := t.awaitShown(ctx, c); {
+				switch _, missed, err := t.awaitShown(ctx, c, outagePoll); {
 				case err != nil || missed == 0:
 					return err
 				case time.Now().After(late):

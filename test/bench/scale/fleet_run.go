@@ -66,6 +66,8 @@ const (
 	missedAfter = 10 * time.Second
 	// fleetPoll is the time between two looks at an agent, and so the error of a delay.
 	fleetPoll = time.Millisecond
+	// outagePoll is the same after an outage, when all agents are asked at once: it takes seconds, and the agents need the cores.
+	outagePoll = 50 * time.Millisecond
 	// batch is how many agents start at once where only bytes and CPU time count.
 	batch = 4
 	// calmAfter is how long a fleet is looked at once it is current again.
@@ -390,7 +392,7 @@ func (t *fleetTest) measureChanging(ctx context.Context) (s steadyState, err err
 		if !c.Of.Headless {
 			return nil // no answer has these endpoints
 		}
-		delays, missed, err := t.awaitShown(ctx, c)
+		delays, missed, err := t.awaitShown(ctx, c, fleetPoll)
 		mu.Lock()
 		defer mu.Unlock()
 		s.delays, s.missed = append(s.delays, delays...), s.missed+missed
@@ -434,9 +436,9 @@ func (t *fleetTest) follows(m *member, c apiobjects.Change) bool {
 	return c.Qtype == dns.TypeSRV || t.kind.name != byNode || slices.Contains(t.world.Uses(m.options.node), c.Of.Namespace)
 }
 
-// awaitShown waits until all agents that watch the Service show the change, and returns how long each took from the API server's
-// word that it is made, and how many do not show it in time.
-func (t *fleetTest) awaitShown(ctx context.Context, c apiobjects.Change) (delays []time.Duration, missed int, err error) {
+// awaitShown waits until all agents that watch the Service show the change, which it looks at once in poll, and returns how long
+// each took from the API server's word that it is made, and how many do not show it in time.
+func (t *fleetTest) awaitShown(ctx context.Context, c apiobjects.Change, poll time.Duration) (delays []time.Duration, missed int, err error) {
 	var left []*member
 	for _, m := range t.members {
 		if t.follows(m, c) {
@@ -454,7 +456,7 @@ func (t *fleetTest) awaitShown(ctx context.Context, c apiobjects.Change) (delays
 		if time.Since(c.Made) > missedAfter+t.Patience() {
 			return delays, len(left), nil
 		}
-		if err := harness.Sleep(ctx, fleetPoll); err != nil {
+		if err := harness.Sleep(ctx, poll); err != nil {
 			return nil, 0, err
 		}
 	}

@@ -23,12 +23,12 @@ func (r *FleetReport) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		First                                            string // what is said about first questions
 		Shape                                            any
 		Services, Endpoints, Rate, Fleet, Compared       int
-		Length, Partition                                string
+		Length, Partition, Poll                          string
 	}{
 		SectionData: r.NewSectionData(r.Targets(), plots),
 		Starting:    r.startTable(), Changing: r.steadyTable(), Ways: r.wayTable(), Losing: r.outageTable(), Seconds: r.secondsTable(), Lines: r.lineTable(),
 		Shape: r.shape, Services: len(r.shape.Services()), Endpoints: r.shape.Endpoints(), Rate: fleetChangeRate, Fleet: fleetNodes, Compared: r.compared,
-		Length: fleetChanges.String(), Partition: r.options.Partition.String(),
+		Length: fleetChanges.String(), Partition: r.options.Partition.String(), Poll: outagePoll.String(),
 		First: " Then each agent asks for a headless Service of a namespace that it does not use, one after the other, beside as many changes.",
 	}
 	return harness.OnePage("fleet.md", fleetText, data)

@@ -174,7 +174,7 @@ func (t *fleetTest) changeFor(ctx context.Context, node int) (changes []apiobjec
 		wanted := t.world.Sample(len(t.world.Services()), func(s apiobjects.Service) bool { return s.Headless == headless && slices.Contains(uses, s.Namespace) })
 		err := t.world.ChangeServices(ctx, 1, fleetChangeRate, 1, wanted, func(c apiobjects.Change) error {
 			changes = append(changes, c)
-			_, missed, err := t.awaitShown(ctx, c)
+			_, missed, err := t.awaitShown(ctx, c, fleetPoll)
 			if missed > 0 {
 				err = errors.Join(err, errMissed)
 			}
