@@ -74,12 +74,12 @@ func (c *apiSource) run(ctx context.Context) {
 		wg.Go(func() { c.newReflector(dnsPolicies, nil, &handler{}).Run(ctx) })
 	}
 	wg.Go(func() {
-		c.verifySaved(ctx)
+		resumed := c.verifySaved(ctx)
 		wg.Go(func() { c.reflectPods(ctx) })
 		wg.Go(func() { c.follow(ctx, services, c.selector) })
 		wg.Go(func() { c.follow(ctx, namespaces, c.namespaces) })
 		if c.withSlices {
-			wg.Go(func() { c.runSliceReflectors(ctx) })
+			wg.Go(func() { c.runSliceReflectors(ctx, resumed) })
 		}
 		if c.multicluster {
 			wg.Go(func() { c.follow(ctx, serviceImports, c.selector) })
@@ -107,8 +107,8 @@ func (c *apiSource) follow(ctx context.Context, r resource, selector labels.Sele
 }
 
 // verifySaved drops the positions of the saved view that the API server's data can't be watched from. It blocks until
-// the API server has answered, or a minute if it does not.
-func (c *apiSource) verifySaved(ctx context.Context) {
+// the API server has answered, or a minute if it does not. It reports whether the slices can be watched from theirs.
+func (c *apiSource) verifySaved(ctx context.Context) (slicesResumed bool) {
 	v := c.view
 	verdicts := c.verdicts(ctx)
 	other := slices.Contains(verdicts[:], reflector.OtherHistory)
@@ -123,6 +123,7 @@ func (c *apiSource) verifySaved(ctx context.Context) {
 	if n := len(v.saved); n > 0 {
 		v.log.Info("watching on from the saved view", "watches", n)
 	}
+	return !other && verdicts[endpointSlices] == reflector.SameHistory
 }
 
 // verdicts asks about the positions of all resources at the same time.
@@ -161,8 +162,8 @@ func (c *apiSource) newReflector(r resource, selector labels.Selector, h *handle
 
 // runSliceReflectors watches EndpointSlices until ctx ends. It asks for the node's zone at
 // the same time; the zone only affects the order of answers, so the first lists wait for it
-// no longer than for the start delay.
-func (c *apiSource) runSliceReflectors(ctx context.Context) {
+// no longer than for the start delay. allowed says that the API server has just shown slices to this agent.
+func (c *apiSource) runSliceReflectors(ctx context.Context, allowed bool) {
 	var wg sync.WaitGroup
 	where := newNodeLocation()
 	wg.Go(func() { c.findNodeZone(ctx, where) })
@@ -174,7 +175,7 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 			})
 		})
 	}
-	if !c.view.scope.cluster {
+	if !c.view.scope.cluster && !allowed {
 		// Otherwise an agent that needs no slices yet would notice missing RBAC rights only when a pod asks.
 		c.newReflector(endpointSlices, c.selector, &handler{}).CheckAccess(ctx)
 	}

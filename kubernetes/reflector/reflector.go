@@ -148,11 +148,12 @@ func (f *Reflector) resume() {
 	f.tracker.set(f.Resume)
 }
 
-// CheckAccess lists one object, without the handler, until the API server allows it or ctx
+// CheckAccess lists the metadata of one object, without the handler, until the API server allows it or ctx
 // ends. It logs errors as Run does.
 func (f *Reflector) CheckAccess(ctx context.Context) {
 	f.errors = newErrorLog(f.Log, f.Outages, f.Resource, "")
 	defer f.errors.close()
+	f.MetadataOnly = true
 	for delay := firstBackoff(f.FirstBackoff); ctx.Err() == nil; delay = min(2*delay, maxBackoff) {
 		err := f.newRequest(&metav1.ListOptions{Limit: 1}).Do(ctx).Error()
 		if err == nil {
