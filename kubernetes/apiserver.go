@@ -169,7 +169,7 @@ func (c *apiSource) runSliceReflectors(ctx context.Context, allowed bool) {
 	wg.Go(func() { c.findNodeZone(ctx, where) })
 	if c.multicluster {
 		wg.Go(func() {
-			where.waitFirstReply(ctx, c.view.maxStartDelay)
+			where.waitFirstReply(ctx, maxStartDelay)
 			where.runWithZone(ctx, c.view.maxStartDelay, func(ctx context.Context) {
 				c.follow(ctx, importSlices, c.requiring(labelImport, selection.Exists))
 			})
@@ -179,7 +179,7 @@ func (c *apiSource) runSliceReflectors(ctx context.Context, allowed bool) {
 		// Otherwise an agent that needs no slices yet would notice missing RBAC rights only when a pod asks.
 		c.newReflector(endpointSlices, c.selector, &handler{}).CheckAccess(ctx)
 	}
-	where.waitFirstReply(ctx, c.view.maxStartDelay)
+	where.waitFirstReply(ctx, maxStartDelay)
 	k := sliceManager{view: c.view, reflect: func(ctx context.Context, src *sliceSource) {
 		where.runWithZone(ctx, c.view.maxStartDelay, func(ctx context.Context) { c.reflectSlices(ctx, src) })
 	}}
