@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"time"
 
@@ -51,9 +52,13 @@ type Connection struct {
 	// each node memory.
 	codecs serializer.CodecFactory
 
-	mu      sync.Mutex
-	current *http.Transport
-	open    map[net.Conn]struct{} // nil once it is closed
+	// opening has an element while a request opens a connection and the others wait for it.
+	opening chan struct{}
+
+	mu        sync.Mutex
+	current   *http.Transport
+	open      map[net.Conn]struct{} // nil once it is closed
+	connected bool                  // a request has got one of the open connections
 }
 
 // Connect prepares a connection to the API server of config, with its credentials, rate
@@ -62,7 +67,7 @@ type Connection struct {
 func Connect(config *rest.Config) (*Connection, error) {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	c := &Connection{config: config, codecs: serializer.NewCodecFactory(scheme), open: map[net.Conn]struct{}{}}
+	c := &Connection{config: config, codecs: serializer.NewCodecFactory(scheme), open: map[net.Conn]struct{}{}, opening: make(chan struct{}, 1)}
 	var err error
 	if c.current, err = c.newTransport(); err != nil {
 		return nil, err
@@ -115,6 +120,8 @@ func (c *Connection) newTransport() (*http.Transport, error) {
 
 // RoundTrip implements http.RoundTripper.
 func (c *Connection) RoundTrip(req *http.Request) (*http.Response, error) {
+	req, release := c.await(req)
+	defer release()
 	c.mu.Lock()
 	t := c.current
 	c.mu.Unlock()
@@ -124,6 +131,32 @@ func (c *Connection) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.replaceTransport(t)
 	}
 	return resp, err
+}
+
+// await waits until a connection is open, or it is the turn of req to open one, and returns what to send in place of req.
+// net/http opens a connection for each request that comes before the first one is open, and closes all but one after their
+// handshakes: an agent needs four, at a moment when all agents may do the same. Call release when the request has failed or
+// has a response.
+func (c *Connection) await(req *http.Request) (sent *http.Request, release func()) {
+	c.mu.Lock()
+	connected := c.connected
+	c.mu.Unlock()
+	if connected {
+		return req, func() {}
+	}
+	select {
+	case c.opening <- struct{}{}:
+	case <-req.Context().Done(): // so that sending it fails
+		return req, func() {}
+	}
+	release = sync.OnceFunc(func() { <-c.opening })
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+		c.mu.Lock()
+		c.connected = len(c.open) > 0
+		c.mu.Unlock()
+		release()
+	}}
+	return req.WithContext(httptrace.WithClientTrace(req.Context(), trace)), release
 }
 
 // replaceTransport replaces old, unless another caller has. Requests on old continue; its
@@ -170,6 +203,7 @@ type trackedConn struct {
 func (k *trackedConn) Close() error {
 	k.owner.mu.Lock()
 	delete(k.owner.open, k)
+	k.owner.connected = k.owner.connected && len(k.owner.open) > 0
 	k.owner.mu.Unlock()
 	return k.Conn.Close()
 }

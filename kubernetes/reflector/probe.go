@@ -40,11 +40,8 @@ func (f *Reflector) pause(ctx context.Context, failed int, err error) (early boo
 	}
 	asked := retryAfter(err)
 	probes, end := f.Outages.awaitReply(f, err)
-	switch {
-	case probes:
+	if probes {
 		d = max(min(d, probePause+rand.N(probePause)), asked)
-	case isLost(err): // one of them connects for all
-		d = max(d, dialTimeout)
 	}
 	if asked > 0 && f.Outages.asksWhetherReady() {
 		return f.awaitReady(ctx, d)
@@ -55,9 +52,7 @@ func (f *Reflector) pause(ctx context.Context, failed int, err error) (early boo
 	case <-t.C:
 	case <-ctx.Done():
 	case <-end:
-		if failed > 0 || asked > 0 {
-			sleep(ctx, min(d, rand.N(firstBackoff(f.FirstBackoff))))
-		}
+		sleep(ctx, min(d, rand.N(firstBackoff(f.FirstBackoff))))
 		return true
 	}
 	return false
@@ -82,7 +77,8 @@ func (f *Reflector) awaitReady(ctx context.Context, d time.Duration) (ready bool
 func (l *OutageLog) awaitReply(f *Reflector, err error) (probes bool, end <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if isLost(err) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		l.probe.lost = time.Now()
 	}
 	if l.probe.by == nil {
@@ -98,12 +94,6 @@ func (l *OutageLog) awaitReply(f *Reflector, err error) (probes bool, end <-chan
 
 // starting reports whether the server may still be about to start.
 func (p *probe) starting() bool { return time.Since(p.lost) < startTime }
-
-// isLost reports whether err is no reply of the server.
-func isLost(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status)
-}
 
 // awaited returns *c, a new channel if it is nil.
 func awaited(c *chan struct{}) <-chan struct{} {

@@ -423,68 +423,6 @@ func TestReflectorsAwaitReturn(t *testing.T) {
 	})
 }
 
-// TestReflectorsConnectOnce: when a connection breaks, one of the reflectors connects, and the others wait for that.
-func TestReflectorsConnectOnce(t *testing.T) {
-	w := encodings(t)[0]
-	synctest.Test(t, func(t *testing.T) {
-		const reflectors, handshake = 5, dialTimeout / 2
-		outages, zero := NewOutageLog(slog.New(slog.DiscardHandler)), time.Now()
-		var mu sync.Mutex
-		var tries []time.Duration
-		var broken, done int
-		for range reflectors {
-			f, _, _, _ := newLocalReflector(t, w, reply{open: true, body: w.endOfList("7")})
-			f.Outages = outages
-			client := f.Client.(*rest.RESTClient)
-			inner := client.Client.Transport
-			first := true
-			client.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
-				mu.Lock()
-				fails := first
-				if first = false; fails {
-					broken++
-				} else {
-					tries = append(tries, time.Since(zero))
-				}
-				slow := len(tries) == 1
-				mu.Unlock()
-				switch {
-				case fails:
-					return nil, errors.New("connection lost")
-				case slow:
-					time.Sleep(handshake)
-				}
-				return inner.RoundTrip(req)
-			})
-			listed := false
-			f.OnActivity = func() {
-				mu.Lock()
-				defer mu.Unlock()
-				if !listed {
-					listed = true
-					done++
-				}
-			}
-			f.start(t)
-			synctest.Wait()
-		}
-		time.Sleep(2 * minBackoff)
-		synctest.Wait()
-		mu.Lock()
-		if broken != reflectors || len(tries) != 1 {
-			t.Errorf("%d of %d have lost the connection, and %d connect", broken, reflectors, len(tries))
-		}
-		mu.Unlock()
-		time.Sleep(handshake)
-		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
-		if done != reflectors || len(tries) != reflectors {
-			t.Errorf("%d of %d have listed, by requests at %v", done, reflectors, tries)
-		}
-	})
-}
-
 // tooManyRequests is the reply of a server that asks for patience.
 func tooManyRequests(seconds int) *http.Response {
 	busy := httptest.NewRecorder()
