@@ -84,7 +84,9 @@ func TestNamespaceAnnotation(t *testing.T) {
 			t.Errorf("with %q a query adds %d to the series", step.value, after-before)
 		}
 	}
-	for _, want := range []string{"namespace=shop", "value=Off", "annotation=nodens.dev/client-metrics", "set it to off, namespace or workload"} {
+	const bad = "set it to off, namespace or workload"
+	poll.Until(t, "the line about the bad value", func() bool { return strings.Contains(r.Log.String(), bad) }) // it is written later
+	for _, want := range []string{"namespace=shop", "value=Off", "annotation=nodens.dev/client-metrics", bad} {
 		if log := r.Log.String(); strings.Count(log, want) != 1 {
 			t.Errorf("the log has not %q once:\n%s", want, log)
 		}
