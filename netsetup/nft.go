@@ -66,10 +66,19 @@ func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed 
 			return changed, err
 		}
 	}
-	if desired.matchSocket && probeSocketMatch() == unsupported {
-		return 0, fmt.Errorf("%w: %w", ErrNoSocket, err)
+	if desired.matchSocket {
+		err = explainSocketMatch(probeSocketMatch(), err)
 	}
 	return 0, err
+}
+
+// explainSocketMatch returns ErrNoSocket instead of err if the kernel lacks the match. err is ENOENT then, with the
+// words for an object that another program has deleted.
+func explainSocketMatch(match probeResult, err error) error {
+	if match == unsupported {
+		return fmt.Errorf("%w: nf_tables has no socket expression", ErrNoSocket)
+	}
+	return err
 }
 
 // ensureOnce reads the rules, changes them if necessary, and reads them again. Accept rules come first: an

@@ -5,6 +5,8 @@ package netsetup
 // Inside the package: the backend is not exported.
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -275,4 +277,19 @@ func TestNftFindsKubeProxy(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestExplainSocketMatch: a kernel without the match is told from one whose objects another program has deleted.
+func TestExplainSocketMatch(t *testing.T) {
+	gone := fmt.Errorf("changing nf_tables: %w", errRuleGone)
+	for match, want := range map[probeResult]string{
+		supported:   gone.Error(),
+		unknown:     gone.Error(),
+		unsupported: "the kernel cannot match packets by socket: nf_tables has no socket expression",
+	} {
+		err := explainSocketMatch(match, gone)
+		if err.Error() != want || errors.Is(err, ErrNoSocket) != (match == unsupported) {
+			t.Errorf("%d: %v, want %s", match, err, want)
+		}
+	}
 }
