@@ -35,8 +35,8 @@ type Archive struct {
 }
 
 // maxCached is the number of sets of packages that are cached for each architecture: one for
-// each caller and release of Debian.
-const maxCached = 12
+// each caller and release of Debian, and for each kernel of test/kernels.
+const maxCached = 20
 
 // Packages returns the packages. It downloads them if they are not cached or if update is
 // set, and blocks meanwhile. Only one process at a time downloads packages of an architecture.
