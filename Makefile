@@ -116,11 +116,11 @@ e2e-networks:
 	@sh test/install.sh nsenter ip iptables nft ipset conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc c-ares clang-19
 	@bash test/clean.sh go run ./test/e2e -only network -network all -network-out docs/reference/networks.md
 
-# Answers in the kernel, on the kernels of Debian's releases, each in a virtual machine.
-# Takes a few minutes and downloads 60 MB the first time.
+# The agent and its answers in the kernel, on the kernels of Debian's releases, each in a virtual
+# machine. Writes the table in the document. Takes half an hour and downloads 250 MB the first time.
 kernels:
-	@sh test/install.sh qemu-system-x86_64 xz ip
-	@bash test/clean.sh go run ./test/kernels
+	@sh test/install.sh qemu-system-x86_64 qemu-system-aarch64 xz ip
+	@bash test/clean.sh go run ./test/kernels -out docs/reference/kernels.md
 
 # Kubernetes' own end-to-end tests of DNS in such a cluster: four releases of Kubernetes, with and
 # without CoreDNS and the kernel path. Writes the table in the document. The first time, the

@@ -47,6 +47,7 @@ package() {
 	clang-14) echo clang-14 ;;
 	clang-19) echo clang-19 ;;
 	qemu-system-x86_64) echo qemu-system-x86 ;;
+	qemu-system-aarch64) echo qemu-system-arm ;;
 	qemu-aarch64) echo qemu-user ;;
 	xz) echo xz-utils ;;
 	llvm-strip-14) echo llvm-14 ;;

@@ -20,6 +20,7 @@ type archive struct {
 const (
 	folderMode  = 0o040755
 	programMode = 0o100755
+	linkMode    = 0o120777
 )
 
 // folder makes a folder with those above it, unless it is there.
@@ -39,6 +40,12 @@ func (a *archive) folder(name string) {
 func (a *archive) file(name string, body []byte) {
 	a.folder(path.Dir(name))
 	a.entry(name, programMode, body)
+}
+
+// link makes a symbolic link, with the folders above it.
+func (a *archive) link(name, to string) {
+	a.folder(path.Dir(name))
+	a.entry(name, linkMode, []byte(to))
 }
 
 // end closes the archive, and reports the first error of all.

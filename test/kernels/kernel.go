@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"os/exec"
 	"path"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -17,24 +17,52 @@ import (
 
 // kernel is one of Debian's.
 type kernel struct {
-	// release is what the kernel calls itself, and the package's name ends with.
+	// release is what the kernel calls itself.
 	release string
-	// suites are where Debian has the package.
-	suites []string
-	// sum is the package's SHA-256.
-	sum string
-	// want is what the machine is asked to show: that it answers, or that it refuses.
+	// arch is the processor, as Go and Debian call it.
+	arch string
+	// suite is the Debian release that has the packages.
+	suite string
+	// packages are the SHA-256 of the packages with the image and the modules, by name.
+	packages map[string]string
+	// want is what the machine is asked to show of the kernel path.
 	want string
 }
+
+// What a machine shows of the kernel path.
+const (
+	// wantAnswers: it answers, and its tests pass.
+	wantAnswers = "answers"
+	// wantRefuses: the verifier accepts the programs, and the agent refuses in plain words.
+	wantRefuses = "refuses"
+	// wantLacks: only the agent's words count, because the verifier is older than the programs.
+	wantLacks = "lacks"
+)
 
 // kernels are those that are tried. Debian drops packages when newer ones come: then apt-get
 // says that it has none of that name, and the next is to be named here.
 func kernels() []kernel {
 	return []kernel{
-		// Before tcx: it has to be refused in plain words.
-		{"6.1.0-50-cloud-amd64", []string{"bookworm"}, "efe19f605b6f54a8352e68d85a629abb2d30b72a085faef603a9152590baa791", "refuses"},
+		// The oldest that Debian still maintains.
+		{"5.10.0-32-cloud-amd64", "amd64", "bullseye", map[string]string{
+			"linux-image-5.10.0-32-cloud-amd64": "fb4a1229952d892138532c1d9f40a7fd0bd408e4dcf969c12e4524b6a89fdcb8",
+		}, wantLacks},
+		// The last long-term kernel before tcx.
+		{"6.1.0-50-cloud-amd64", "amd64", "bookworm", map[string]string{
+			"linux-image-6.1.0-50-cloud-amd64": "efe19f605b6f54a8352e68d85a629abb2d30b72a085faef603a9152590baa791",
+		}, wantRefuses},
 		// The oldest since tcx (6.6) that Debian still has.
-		{"6.12.43+deb12-cloud-amd64", []string{"bookworm-backports"}, "e23bf6c82d71843946784a7fec8a20f642f3f712ac8f7e00d07f92fce33d8da7", "answers"},
+		{"6.12.43+deb12-cloud-amd64", "amd64", "bookworm-backports", map[string]string{
+			"linux-image-6.12.43+deb12-cloud-amd64": "e23bf6c82d71843946784a7fec8a20f642f3f712ac8f7e00d07f92fce33d8da7",
+		}, wantAnswers},
+		// The newest.
+		{"7.3.4+deb13-cloud-amd64", "amd64", "trixie-backports", map[string]string{
+			"linux-binary-7.3.4+deb13-cloud-amd64":  "c4fbc8e404958693b28825474c20742d70594d65ca58aea7be6a279c81eb6fa0",
+			"linux-modules-7.3.4+deb13-cloud-amd64": "359f04c363b7d3c5f9ce999ccb7351e00cc8eec0a30d6bc1cda37734987fc43d",
+		}, wantAnswers},
+		{"6.12.43+deb12-cloud-arm64", "arm64", "bookworm-backports", map[string]string{
+			"linux-image-6.12.43+deb12-cloud-arm64": "9a2b784a8af0992142096ceba29a3d88c92372a2866efd1ebbe3268c340e19fe",
+		}, wantAnswers},
 	}
 }
 
@@ -44,17 +72,25 @@ func (k kernel) of(version string) bool {
 	return ok && (version == "" || rest == "" || !unicode.IsDigit(rune(rest[0])))
 }
 
+// version is the release without the name of Debian's build.
+func (k kernel) version() string {
+	version, _, _ := strings.Cut(k.release, "-cloud-")
+	return version
+}
+
 // maxKernel bounds what is unpacked of a package: with all its modules a kernel for virtual
 // machines has some 100 MB.
 const maxKernel = 512 << 20
 
-// modules are what the tests need of the kernel that Debian builds apart, in this order.
-func modules() []string { return []string{"drivers/net/veth"} }
-
 // try boots the kernel with files, and reports what the machine has written, and why that
-// is not what is wanted. It blocks for minutes, and for a download the first time.
-func (k kernel) try(ctx context.Context, dir string, files map[string]string) (said []byte, err error) {
-	pack, err := k.fetch(ctx)
+// is not what is wanted. What it writes also goes to follow. It blocks for minutes, and for a
+// download the first time.
+func (k kernel) try(ctx context.Context, dir string, files []entry, follow io.Writer) (said []byte, err error) {
+	all, err := k.fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	body, err := k.image(all)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +99,7 @@ func (k kernel) try(ctx context.Context, dir string, files map[string]string) (s
 		return nil, err
 	}
 	defer image.Close()
-	if _, err := image.Write(pack.Files["boot/vmlinuz-"+k.release].Body); err != nil {
+	if _, err := image.Write(body); err != nil {
 		return nil, err
 	}
 	initramfs, err := os.CreateTemp(dir, "initramfs-")
@@ -71,62 +107,71 @@ func (k kernel) try(ctx context.Context, dir string, files map[string]string) (s
 		return nil, err
 	}
 	defer initramfs.Close()
-	if err := k.pack(ctx, initramfs, pack, files); err != nil {
+	if err := k.pack(ctx, initramfs, all, files); err != nil {
 		return nil, err
 	}
-	said, err = boot(ctx, image.Name(), initramfs.Name(), k.want)
+	said, err = k.boot(ctx, image.Name(), initramfs.Name(), follow)
 	if err != nil {
 		return said, err
 	}
 	return said, verdict(said)
 }
 
-// fetch gives the kernel's package.
-func (k kernel) fetch(ctx context.Context) (*debian.Package, error) {
-	packs, err := debian.Archive{Arch: "amd64", Names: []string{"linux-image-" + k.release}, WithoutDependencies: true, Suites: k.suites, Limit: maxKernel}.Packages(ctx, false)
+// image returns the kernel itself, which is in one of two places.
+func (k kernel) image(all map[string]debian.File) ([]byte, error) {
+	for _, name := range []string{"boot/vmlinuz-" + k.release, path.Join("usr/lib/modules", k.release, "vmlinuz")} {
+		if f, ok := all[name]; ok && len(f.Body) > 0 {
+			return f.Body, nil
+		}
+	}
+	return nil, errors.New("the packages have no vmlinuz")
+}
+
+// fetch gives the files of the kernel's packages.
+func (k kernel) fetch(ctx context.Context) (map[string]debian.File, error) {
+	names := slices.Sorted(maps.Keys(k.packages))
+	packs, err := debian.Archive{Arch: k.arch, Names: names, WithoutDependencies: true, Suites: []string{k.suite}, Limit: maxKernel}.Packages(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	if len(packs) != 1 || packs[0].Sum != k.sum {
-		return nil, fmt.Errorf("the package is not the one with the hash %s", k.sum)
+	if len(packs) != len(names) {
+		return nil, fmt.Errorf("there are %d packages, not %d", len(packs), len(names))
 	}
-	return packs[0], nil
+	all := make(map[string]debian.File)
+	for _, p := range packs {
+		if p.Sum != k.packages[p.Name] {
+			return nil, fmt.Errorf("the package %s has the hash %s, want %q", p.Name, p.Sum, k.packages[p.Name])
+		}
+		maps.Copy(all, p.Files)
+	}
+	return all, nil
 }
 
 // pack writes what the machine starts with.
-func (k kernel) pack(ctx context.Context, w io.Writer, pack *debian.Package, files map[string]string) error {
+func (k kernel) pack(ctx context.Context, w io.Writer, all map[string]debian.File, files []entry) error {
 	a := archive{w: w}
 	for _, name := range []string{"dev", "proc", "sys", "tmp", "run"} {
 		a.folder(name)
 	}
-	for i, m := range modules() {
-		name := path.Join("usr/lib/modules", k.release, "kernel", m+".ko")
-		body := pack.Files[name].Body
-		if packed, ok := pack.Files[name+".xz"]; ok {
-			var err error
-			if body, err = unxz(ctx, packed.Body); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-		}
-		if len(body) == 0 {
-			return fmt.Errorf("the package has no %s", name)
-		}
-		a.file(fmt.Sprintf("modules/%02d-%s.ko", i, path.Base(m)), body)
+	for _, name := range debian.MergedDirs() {
+		a.folder("usr/" + name)
+		a.link(name, "usr/"+name)
 	}
-	for name, from := range files {
-		body, err := os.ReadFile(from)
-		if err != nil {
-			return err
+	modules, err := findModules(ctx, all, path.Join("usr/lib/modules", k.release), wantedModules())
+	if err != nil {
+		return err
+	}
+	for i, m := range modules {
+		a.file(fmt.Sprintf("modules/%03d-%s.ko", i, m.name), m.body)
+	}
+	for _, f := range files {
+		if f.link != "" {
+			a.link(f.name, f.link)
+			continue
 		}
-		a.file(name, body)
+		a.file(f.name, f.body)
 	}
 	return a.end()
-}
-
-func unxz(ctx context.Context, packed []byte) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "xz", "--decompress", "--stdout")
-	cmd.Stdin = bytes.NewReader(packed)
-	return cmd.Output()
 }
 
 // passed is the machine's good word, "" if there is none.

@@ -7,11 +7,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/daemonset/debian"
 )
 
 // TestKernelOf: a version stands for its kernels, not for those whose numbers begin alike.
 func TestKernelOf(t *testing.T) {
-	for version, want := range map[string]string{"6.1": "6.1.0-50-cloud-amd64", "6.1.0-50-cloud-amd64": "6.1.0-50-cloud-amd64", "": releases(), "7": "", "6.12.4": ""} {
+	for version, want := range map[string]string{
+		"6.1": "6.1.0-50-cloud-amd64", "6.1.0-50-cloud-amd64": "6.1.0-50-cloud-amd64",
+		"6.12": "6.12.43+deb12-cloud-amd64, 6.12.43+deb12-cloud-arm64",
+		"":     releases(), "8": "", "6.12.4": "",
+	} {
 		var got []string
 		for _, k := range kernels() {
 			if k.of(version) {
@@ -30,6 +36,7 @@ func TestArchive(t *testing.T) {
 	a := archive{w: &b}
 	a.file("lib/deep/a", []byte("abcde"))
 	a.file("lib/b", nil)
+	a.link("lib64", "lib")
 	if err := a.end(); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +62,7 @@ func TestArchive(t *testing.T) {
 		got[name] = fmt.Sprintf("%o %s", f[1], rest[:size])
 		rest = rest[(size+3)&^3:]
 	}
-	want := map[string]string{"lib": "40755 ", "lib/deep": "40755 ", "lib/deep/a": "100755 abcde", "lib/b": "100755 "}
+	want := map[string]string{"lib": "40755 ", "lib/deep": "40755 ", "lib/deep/a": "100755 abcde", "lib/b": "100755 ", "lib64": "120777 lib"}
 	if !maps.Equal(got, want) {
 		t.Errorf("the archive has %q, want %q", got, want)
 	}
@@ -74,6 +81,31 @@ func TestVerdict(t *testing.T) {
 	} {
 		if got := passed([]byte(said)); got != want || (verdict([]byte(said)) == nil) != (want != "") {
 			t.Errorf("%q passes with %q, want %q", said, got, want)
+		}
+	}
+}
+
+// TestImage: the image is in /boot, or beside the modules; a package without one is an error.
+func TestImage(t *testing.T) {
+	k := kernel{release: "1-a"}
+	for name, want := range map[string]string{"boot/vmlinuz-1-a": "x", "usr/lib/modules/1-a/vmlinuz": "x", "boot/vmlinuz-2": ""} {
+		got, err := k.image(map[string]debian.File{name: {Body: []byte("x")}})
+		if string(got) != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
+// TestKernels: each kernel has packages with hashes, a machine, and a wish that the guest knows.
+func TestKernels(t *testing.T) {
+	for _, k := range kernels() {
+		if machines()[k.arch].emulator == "" || len(k.packages) == 0 || !slices.Contains([]string{wantAnswers, wantRefuses, wantLacks}, k.want) {
+			t.Errorf("%+v", k)
+		}
+		for name, sum := range k.packages {
+			if !strings.HasSuffix(name, k.release) || len(sum) != 64 {
+				t.Errorf("%s: package %s with the hash %q", k.release, name, sum)
+			}
 		}
 	}
 }

@@ -1,18 +1,20 @@
-// Command kernels tests answers from inside the kernel on the kernels of Debian's releases. It boots
-// each in a virtual machine, loads the product's program, attaches it to an interface, and runs the
-// tests of server/kernelpath, those of the verifier and the fuzzer among them:
+// Command kernels tests the agent on the kernels of Debian's releases. It boots each in a virtual
+// machine, and test/kernels/guest, which is the first process there, tries the agent's features: sockets,
+// rules in each mode, hand-over, and answers from inside the kernel with the tests of server/kernelpath,
+// those of the verifier and the fuzzer among them:
 //
 //	go run ./test/kernels
 //
-// On a kernel that is too old the agent must say what is missing. The machine is fully emulated, so
-// that it also runs inside virtual machines; a kernel takes a minute. The kernels are Debian
-// packages, identified by version and hash, downloaded once (30 MB each) and kept in the tests' cache
-// (package daemonset/debian). The command needs qemu-system-x86, xz-utils and amd64.
+// On a kernel that lacks something the agent must say what is missing. With -out the results go into
+// the table of a document. The machines are fully emulated, so that they also run inside virtual
+// machines and for other processors; a kernel takes some minutes. The kernels are Debian packages,
+// identified by version and hash, and the programs that change rules are Debian's, too. All are
+// downloaded once and kept in the tests' cache (package daemonset/debian). The command needs
+// qemu-system-x86, qemu-system-arm and xz-utils.
 package main
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +23,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -45,7 +46,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("kernels", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	only := fs.String("kernel", "", "the `version` of the only kernel to try, such as 6.12 (default all)")
-	talk := fs.Bool("v", false, "show all that the machines write")
+	out := fs.String("out", "", "the `document` in which to write the table; rows of kernels that are not tried stay")
+	talk := fs.Bool("v", false, "show all that the machines write, while they do")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -53,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(chosen) == 0 {
 		return fmt.Errorf("-kernel %q is the version of none; there are %s", *only, releases())
 	}
-	if err := usable(); err != nil {
+	if err := usable(chosen); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "nodens-kernels-")
@@ -61,24 +63,54 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	files, err := build(ctx, dir)
-	if err != nil {
-		return err
+	t := trial{dir: dir, document: *out, stdout: stdout, follow: io.Discard, files: make(map[string][]entry)}
+	if *talk {
+		t.follow = stdout
 	}
 	var failed error
 	for _, k := range chosen {
-		began := time.Now()
-		said, err := k.try(ctx, dir, files)
-		if *talk || err != nil {
-			fmt.Fprintf(stdout, "%s\n", said)
-		}
-		if err != nil {
+		if err := t.kernel(ctx, k); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", k.release, err))
-			continue
 		}
-		fmt.Fprintf(stdout, "%-28s %s (%.0f s)\n", k.release, passed(said), time.Since(began).Seconds())
 	}
+	fmt.Fprint(stdout, "\n"+table(t.rows))
 	return failed
+}
+
+// trial is a run of several kernels.
+type trial struct {
+	dir            string
+	document       string // that gets the table; "" for none
+	stdout, follow io.Writer
+	files          map[string][]entry // of machines, by architecture
+	rows           []row
+}
+
+// kernel tries one, and writes its row if there is anything in it and the run is not interrupted.
+func (t *trial) kernel(ctx context.Context, k kernel) (err error) {
+	if t.files[k.arch] == nil {
+		if t.files[k.arch], err = build(ctx, t.dir, k.arch); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	said, err := k.try(ctx, t.dir, t.files[k.arch], t.follow)
+	switch {
+	case err == nil:
+		fmt.Fprintf(t.stdout, "%-28s %s (%.0f s)\n", k.release, passed(said), time.Since(began).Seconds())
+	case t.follow == io.Discard:
+		fmt.Fprintf(t.stdout, "%s\n", said)
+	}
+	cells := parseFeatures(said)
+	if len(cells) == 0 || ctx.Err() != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	r := row{k.version(), k.arch, cells}
+	t.rows = append(t.rows, r)
+	if t.document != "" {
+		err = errors.Join(err, writeTable(t.document, []row{r}))
+	}
+	return err
 }
 
 func releases() string {
@@ -90,76 +122,51 @@ func releases() string {
 }
 
 // usable says what this machine lacks; nil if nothing.
-func usable() error {
-	if runtime.GOARCH != "amd64" {
-		return fmt.Errorf("the kernels are amd64's, and this is %s", runtime.GOARCH)
+func usable(chosen []kernel) error {
+	wanted := []string{"xz", "apt-get", "dpkg-deb"}
+	for _, k := range chosen {
+		wanted = append(wanted, machines()[k.arch].emulator)
 	}
-	for _, program := range []string{emulator, "xz", "ip", "apt-get", "dpkg-deb"} {
+	for _, program := range wanted {
 		if _, err := exec.LookPath(program); err != nil {
-			return fmt.Errorf("%w; on Debian, as root: sh test/install.sh %s xz ip", err, emulator)
+			return fmt.Errorf("%w; on Debian, as root: sh test/install.sh qemu-system-x86_64 qemu-system-aarch64 xz", err)
 		}
 	}
 	return nil
 }
 
-// build makes what runs in the machines, and gives it by its path there.
-func build(ctx context.Context, dir string) (map[string]string, error) {
+// build returns what runs in the machines of an architecture.
+func build(ctx context.Context, dir, arch string) ([]entry, error) {
 	root, err := peer.Root()
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]string{
-		"init":            filepath.Join(dir, "init"),
-		"kernelpath.test": filepath.Join(dir, "kernelpath.test"),
+	entries, err := programs(ctx, arch)
+	if err != nil {
+		return nil, err
 	}
-	for _, args := range [][]string{
-		{"build", "-o", files["init"], "./test/kernels/guest"},
-		{"test", "-c", "-o", files["kernelpath.test"], "./server/kernelpath"},
+	for _, b := range []struct {
+		name string
+		args []string
+	}{
+		{"init", []string{"build", "-ldflags=-s -w", "./test/kernels/guest"}},
+		{"usr/bin/nodens", []string{"build", "-ldflags=-s -w", "./cmd/nodens"}},
+		{"kernelpath.test", []string{"test", "-ldflags=-s -w", "-c", "./server/kernelpath"}},
 	} {
+		out := filepath.Join(dir, arch+"-"+filepath.Base(b.name))
+		args := slices.Insert(slices.Clone(b.args), 1, "-o", out)
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Dir = root
-		// Nothing else is there to run: no C library.
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOWORK=off")
+		// The architecture may be another one than this machine's, which has no C compiler for it.
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOWORK=off", "GOOS=linux", "GOARCH="+arch)
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, text)
 		}
-	}
-	return files, program(files, "ip")
-}
-
-// program adds a program of this machine to files, with the libraries that it needs.
-func program(files map[string]string, name string) error {
-	found, err := exec.LookPath(name)
-	if err != nil {
-		return err
-	}
-	files["bin/"+name] = found
-	return libraries(files, found)
-}
-
-// libraries adds those that the program or library at file needs, where Debian has them.
-func libraries(files map[string]string, file string) error {
-	e, err := elf.Open(file)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	defer e.Close()
-	needed, err := e.ImportedLibraries()
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	for _, library := range needed {
-		name := "lib/x86_64-linux-gnu/" + library
-		if strings.HasPrefix(library, "ld-linux") {
-			name = "lib64/" + library
+		body, err := os.ReadFile(out)
+		if err != nil {
+			return nil, err
 		}
-		if _, there := files[name]; there {
-			continue
-		}
-		files[name] = "/" + name
-		if err := libraries(files, "/"+name); err != nil {
-			return err
-		}
+		entries = append(entries, entry{name: b.name, body: body})
 	}
-	return nil
+	return entries, nil
 }
