@@ -141,6 +141,7 @@ func fillCluster(s *fakeapi.Server) {
 	s.Put(makeSlice("a", "web", "web-0", "10.1.0.5"))
 	s.Put(makeSlice("a", "db", "db-0", "10.1.0.9"))
 	s.Put(makeSlice("a", "db", "db-1", "10.1.0.1"))
+	s.Put(makeSlice("a", "db", "db-2")) // which stays as it is
 	s.Put(makePod("a", "p", "10.1.0.1"))
 }
 

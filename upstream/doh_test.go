@@ -213,10 +213,10 @@ func TestDoHCancelAndClose(t *testing.T) {
 	q := fixedQuery(t)
 	q.deadline = time.Now().Add(5 * time.Millisecond)
 	d.start(q)
-	if <-q.done; !errors.Is(q.err, os.ErrDeadlineExceeded) {
+	if <-q.done; !errors.Is(q.err, os.ErrDeadlineExceeded) && !errors.Is(q.err, errNoCapacity) { // the time may be too short to connect
 		t.Errorf("after its time: %v", q.err)
 	}
-	before := int(began.Load()) // the time may have been too short to connect
+	before := int(began.Load())
 	q = startLong(t, d)
 	eventually(t, "the server has the query", func() bool { return int(began.Load()) > before })
 	if !d.cancel(q) || d.cancel(q) {

@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
@@ -36,15 +38,18 @@ func (r resource) version() string { return r.kind().GroupVersion().String() }
 // selection is what a request asks for.
 type selection struct {
 	plural, namespace, node string
+	labels                  labels.Selector
 	protobuf                bool
 	after                   int // events up to that version are left out
 }
 
 // selects reports whether the object is among what the request asks for.
 func (q selection) selects(o Object) bool {
-	if o == nil {
-		return true // a raw event
-	}
+	return o == nil || q.covers(o) && q.labels.Matches(labels.Set(o.GetLabels())) // nil is a raw event
+}
+
+// covers is selects without the labels.
+func (q selection) covers(o Object) bool {
 	pod, ok := o.(*corev1.Pod)
 	return (q.namespace == "" || q.namespace == o.GetNamespace()) && (q.node == "" || !ok || pod.Spec.NodeName == q.node)
 }
@@ -61,16 +66,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
+	accept := req.Header.Get("Accept")
+	q.protobuf = s.protobuf && strings.Contains(accept, runtime.ContentTypeProtobuf) && !strings.Contains(accept, "as=Partial")
 	if req.URL.Query().Get("watch") == "" {
 		defer s.mu.Unlock()
-		if strings.Contains(req.Header.Get("Accept"), "as=PartialObjectMetadata;") { // not …List
+		if strings.Contains(accept, "as=PartialObjectMetadata;") { // not …List
 			WriteStatus(w, http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable)
 			return
 		}
 		s.writeList(w, q)
 		return
 	}
-	q.protobuf = s.protobuf && strings.Contains(req.Header.Get("Accept"), runtime.ContentTypeProtobuf) && !strings.Contains(req.Header.Get("Accept"), "as=Partial")
 	s.watch(w, req, q)
 }
 
@@ -78,6 +84,10 @@ func parse(req *http.Request) selection {
 	q := selection{plural: path.Base(req.URL.Path)}
 	if before, after, ok := strings.Cut(req.URL.Path, "/namespaces/"); ok && before != "" {
 		q.namespace, _, _ = strings.Cut(after, "/")
+	}
+	var err error
+	if q.labels, err = labels.Parse(req.URL.Query().Get("labelSelector")); err != nil {
+		q.labels = labels.Nothing()
 	}
 	q.after, _ = strconv.Atoi(req.URL.Query().Get("resourceVersion"))
 	for _, term := range strings.Split(req.URL.Query().Get("fieldSelector"), ",") {
@@ -102,7 +112,7 @@ func failure(status int, reason metav1.StatusReason) metav1.Status {
 	}
 }
 
-// writeList writes a list without pages. s is locked.
+// writeList writes a list without pages, in protobuf if that is accepted and objects have that form. s is locked.
 func (s *Server) writeList(w http.ResponseWriter, q selection) {
 	items := []Object{}
 	for _, o := range s.objects[q.plural] {
@@ -110,11 +120,47 @@ func (s *Server) writeList(w http.ResponseWriter, q selection) {
 			items = append(items, o.Object)
 		}
 	}
+	version := strconv.Itoa(s.version)
+	if q.protobuf {
+		if list := packList(q.plural, version, items); list != nil {
+			w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+			_, _ = w.Write(list)
+			return
+		}
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"apiVersion": resources[q.plural].version(), "kind": resources[q.plural].name + "List",
-		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
+		"metadata": map[string]any{"resourceVersion": version}, "items": items,
 	})
+}
+
+// packList returns a list in protobuf, as an API server writes it
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding); nil if an object has no such form.
+func packList(plural, version string, items []Object) []byte {
+	meta, err := (&metav1.ListMeta{ResourceVersion: version}).Marshal()
+	if err != nil {
+		panic(err)
+	}
+	list := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), meta)
+	for _, o := range items {
+		m, ok := o.(interface{ Marshal() ([]byte, error) })
+		if !ok {
+			return nil
+		}
+		item, err := m.Marshal()
+		if err != nil {
+			panic(err)
+		}
+		list = protowire.AppendBytes(protowire.AppendTag(list, 2, protowire.BytesType), item)
+	}
+	r := resources[plural]
+	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: r.version(), Kind: r.name + "List"}, Raw: list}
+	body, err := u.Marshal()
+	if err != nil {
+		panic(err)
+	}
+	return append([]byte("k8s\x00"), body...)
 }
 
 // watch serves a watch until its end. s is locked; watch unlocks it.
@@ -205,8 +251,13 @@ func (q selection) writeExpired(out *bytes.Buffer) {
 
 // write appends the event, if the watch selects it, to out.
 func (q selection) write(out *bytes.Buffer, e event) {
+	if e.kind == "MODIFIED" && e.object != nil && q.covers(e.object) && !q.selects(e.object) {
+		e.kind = "DELETED" // from what the watch selects
+	} else if !q.selects(e.object) {
+		return
+	}
 	switch {
-	case e.plural != q.plural || !q.selects(e.object) || e.version < q.after || e.version == q.after && e.raw == nil:
+	case e.plural != q.plural || e.version < q.after || e.version == q.after && e.raw == nil:
 	case e.raw != nil:
 		out.Write(e.raw)
 	default:
