@@ -39,6 +39,7 @@ func (r resource) version() string { return r.kind().GroupVersion().String() }
 type selection struct {
 	plural, namespace, node string
 	labels                  labels.Selector
+	one                     bool // a list of one object, which shows that more may be listed
 	protobuf                bool
 	after                   int // events up to that version are left out
 }
@@ -85,6 +86,7 @@ func parse(req *http.Request) selection {
 	if before, after, ok := strings.Cut(req.URL.Path, "/namespaces/"); ok && before != "" {
 		q.namespace, _, _ = strings.Cut(after, "/")
 	}
+	q.one = req.URL.Query().Get("limit") == "1"
 	var err error
 	if q.labels, err = labels.Parse(req.URL.Query().Get("labelSelector")); err != nil {
 		q.labels = labels.Nothing()
@@ -116,7 +118,7 @@ func failure(status int, reason metav1.StatusReason) metav1.Status {
 func (s *Server) writeList(w http.ResponseWriter, q selection) {
 	items := []Object{}
 	for _, o := range s.objects[q.plural] {
-		if q.selects(o.Object) {
+		if q.selects(o.Object) && (!q.one || len(items) == 0) {
 			items = append(items, o.Object)
 		}
 	}
