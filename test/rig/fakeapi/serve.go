@@ -253,18 +253,26 @@ func (q selection) writeExpired(out *bytes.Buffer) {
 
 // write appends the event, if the watch selects it, to out.
 func (q selection) write(out *bytes.Buffer, e event) {
-	if e.kind == "MODIFIED" && e.object != nil && q.covers(e.object) && !q.selects(e.object) {
-		e.kind = "DELETED" // from what the watch selects
-	} else if !q.selects(e.object) {
-		return
-	}
+	kind, selected := q.see(e)
 	switch {
-	case e.plural != q.plural || e.version < q.after || e.version == q.after && e.raw == nil:
+	case !selected || e.plural != q.plural || e.version < q.after || e.version == q.after && e.raw == nil:
 	case e.raw != nil:
 		out.Write(e.raw)
 	default:
-		out.Write(q.encode(e.kind, e.object))
+		out.Write(q.encode(kind, e.object))
 	}
+}
+
+// see returns the kind of the event for the watch, and whether it selects it: an object that loses a label is deleted for a
+// watch that selects the label.
+func (q selection) see(e event) (kind string, selected bool) {
+	switch {
+	case q.selects(e.object):
+		return e.kind, true
+	case e.kind == "MODIFIED" && q.covers(e.object):
+		return "DELETED", true
+	}
+	return "", false
 }
 
 // bookmark ends the initial events of a streamed list.
