@@ -103,8 +103,8 @@ func awaited(c *chan struct{}) <-chan struct{} {
 	return *c
 }
 
-// end closes *c if anything waits for it.
-func end(c *chan struct{}) {
+// wake closes *c if anything waits for it.
+func wake(c *chan struct{}) {
 	if *c != nil {
 		close(*c)
 		*c = nil
@@ -120,7 +120,7 @@ func (l *OutageLog) noteReply(f *Reflector) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.probe.by = nil
-	end(&l.probe.recovered)
+	wake(&l.probe.recovered)
 }
 
 // asksWhetherReady reports whether the caller, which the server has asked to wait, is the one that asks whether it is ready. It calls
@@ -140,6 +140,6 @@ func (l *OutageLog) noteReady(ready bool) {
 	l.probe.asks = false
 	if ready {
 		l.probe.lost = time.Time{}
-		end(&l.probe.ready)
+		wake(&l.probe.ready)
 	}
 }

@@ -276,8 +276,8 @@ func (n node) addTo(r *wire.Reply, qtype uint16) {
 	}
 }
 
-// trigger returns the rule about a name, none if there is none: that of the name itself, or of the longest wildcard above it. A
-// wildcard is also for names below which there are other rules, which it would not be as a name of a zone (RFC 4592, 2.2.2).
+// trigger returns the rule for a name: the one of the name itself, or else of the longest wildcard above it. Without a rule, the node is
+// not ok. A wildcard is also for names below which there are other rules, which it would not be as a name of a zone (RFC 4592, 2.2.2).
 func (z *Zone) trigger(name []byte) node {
 	var full [2 * wire.MaxName]byte
 	var starts [wire.MaxName/2 + 1]uint8
@@ -375,7 +375,7 @@ func addrText(words []string) string {
 	return text
 }
 
-// addr returns the rule with the longest prefix that has addr, none if there is none.
+// addr returns the rule with the longest prefix that contains addr. Without one, the node is not ok.
 func (rules *policyRules) addr(addr netip.Addr) node {
 	if len(rules.addrs) == 0 {
 		return node{}

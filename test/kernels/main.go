@@ -1,7 +1,7 @@
 // Command kernels tests the agent on the kernels of Debian's releases. It boots each in a virtual
 // machine, and test/kernels/guest, which is the first process there, tries the agent's features: sockets,
-// rules in each mode, hand-over, and answers from inside the kernel with the tests of server/kernelpath,
-// those of the verifier and the fuzzer among them:
+// rules in each mode, hand-over, and answers from inside the kernel. It also runs the tests of
+// server/kernelpath, including the verifier's and the fuzzer's:
 //
 //	go run ./test/kernels
 //

@@ -38,7 +38,8 @@ metadata: {name: own, namespace: shop}
 spec: {podSelector: {matchLabels: {app: web}}, allow: [a.test]}
 `
 
-// TestDraftPolicy: a draft shows which names in memory it would deny: those of the pods that it selects, without names of a search path.
+// TestDraftPolicy: a draft shows which names it would deny of those that the selected pods have asked for. Names that come from a search
+// path are left out.
 func TestDraftPolicy(t *testing.T) {
 	port, dir := peer.Ports(t, 1)[0], t.TempDir()
 	socket, objects := filepath.Join(dir, "a.sock"), filepath.Join(dir, "objects.yaml")

@@ -152,8 +152,7 @@ func (r *sandbox) dial(ctx context.Context, network, address string) (conn net.C
 	return conn, err
 }
 
-// inNetwork runs open in the sandbox's network. A socket belongs to the network that its thread is in when it is made, whoever uses it
-// later.
+// inNetwork runs open in the sandbox's network. A socket stays in the network in which it was created.
 func (r *sandbox) inNetwork(open func() error) error {
 	there, err := unix.Open(fmt.Sprintf("/proc/%d/ns/net", r.pid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
