@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 	"testing/fstest"
@@ -50,12 +49,14 @@ type base struct {
 	all    map[string]*debian.Package // the package of each file there is, by path
 	chosen map[string]*debian.Package // the same, for files that are in the image
 	layer  fstest.MapFS               // the image's files
+	files  debian.Chooser
 }
 
 // base chooses the files that the agent needs: package netsetup runs iptables in both
 // modes.
 func (a architecture) base(debs []*debian.Package) (*base, error) {
 	b := &base{architecture: a, all: make(map[string]*debian.Package), chosen: make(map[string]*debian.Package), layer: make(fstest.MapFS)}
+	b.files = debian.Chooser{Find: b.find, Add: b.add, Triple: a.triple, Machine: a.machine}
 	for _, d := range debs {
 		for name := range d.Files {
 			b.all[name] = d
@@ -83,7 +84,7 @@ func (a architecture) base(debs []*debian.Package) (*base, error) {
 		want = append(want, found...)
 	}
 	for _, name := range want {
-		if err := b.choose(name); err != nil {
+		if err := b.files.Choose(name); err != nil {
 			return nil, err
 		}
 	}
@@ -101,69 +102,22 @@ func (b *base) link(name, to string) {
 	b.layer[name] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(to)}
 }
 
-// choose adds a file with its dependencies: the target of a symbolic link, the libraries
-// and the loader of a program.
-func (b *base) choose(name string) error {
-	if b.chosen[name] != nil {
-		return nil
-	}
-	d := b.all[name]
-	if d == nil {
-		return fmt.Errorf("no package has /%s", name)
-	}
-	b.chosen[name] = d
-	f := d.Files[name]
+// add adds a file that is chosen.
+func (b *base) add(name string, f debian.File) {
+	b.chosen[name] = b.all[name]
 	if f.Mode.Type() == fs.ModeSymlink {
 		b.link(name, f.Link)
-		to := f.Link
-		if !path.IsAbs(to) {
-			to = path.Join("/", path.Dir(name), to)
-		}
-		return b.choose(debian.MergedPath(strings.TrimPrefix(path.Clean(to), "/")))
+		return
 	}
 	b.layer[name] = &fstest.MapFile{Mode: f.Mode, Data: f.Body}
-	needed, err := b.needed(f.Body)
-	if err != nil {
-		return fmt.Errorf("/%s: %w", name, err)
-	}
-	for _, n := range needed {
-		if err := b.choose(n); err != nil {
-			return fmt.Errorf("/%s: %w", name, err)
-		}
-	}
-	return nil
 }
 
-// needed returns the paths of the libraries and the loader of a program, and nothing
-// for other files.
-func (b *base) needed(body []byte) (paths []string, err error) {
-	if !bytes.HasPrefix(body, []byte(elf.ELFMAG)) {
-		return nil, nil
+// find returns the file at a path, if a package has one.
+func (b *base) find(name string) (f debian.File, ok bool) {
+	if d := b.all[name]; d != nil {
+		return d.Files[name], true
 	}
-	e, err := elf.NewFile(bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	if e.Machine != b.machine {
-		return nil, fmt.Errorf("built for %s, not for %s", e.Machine, b.machine)
-	}
-	for _, p := range e.Progs {
-		if p.Type == elf.PT_INTERP {
-			loader := make([]byte, p.Filesz)
-			if _, err := p.ReadAt(loader, 0); err != nil {
-				return nil, err
-			}
-			paths = append(paths, debian.MergedPath(strings.Trim(string(loader), "/\x00")))
-		}
-	}
-	libraries, err := e.ImportedLibraries()
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range libraries {
-		paths = append(paths, "usr/lib/"+b.triple+"/"+l)
-	}
-	return paths, nil
+	return f, false
 }
 
 // certificates generates the bundle of root certificates, as the package's installation
@@ -218,7 +172,7 @@ func (b *base) distribution() string {
 func (b *base) copyrights() error {
 	for _, d := range b.usedPackages() {
 		name := "usr/share/doc/" + d.Name + "/copyright"
-		if err := b.choose(name); err != nil {
+		if err := b.files.Choose(name); err != nil {
 			return fmt.Errorf("the license of package %s: %w", d.Name, err)
 		}
 		b.layer["var/lib/dpkg/status.d/"+d.Name] = &fstest.MapFile{Mode: 0o644, Data: []byte(d.Control)}

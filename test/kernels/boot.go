@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"fmt"
 	"io"
 	"os/exec"
@@ -18,15 +19,16 @@ type machine struct {
 	args []string
 	// console is the serial line, as the kernel calls it.
 	console string
-	// triple is part of the paths of Debian's libraries.
-	triple string
+	// triple is part of the paths of Debian's libraries, and machine what its programs are built for.
+	triple  string
+	machine elf.Machine
 }
 
 // machines are the kinds by architecture.
 func machines() map[string]machine {
 	return map[string]machine{
-		"amd64": {"qemu-system-x86_64", []string{"-machine", "q35,accel=tcg", "-cpu", "max"}, "ttyS0", "x86_64-linux-gnu"},
-		"arm64": {"qemu-system-aarch64", []string{"-machine", "virt,accel=tcg", "-cpu", "cortex-a57"}, "ttyAMA0", "aarch64-linux-gnu"},
+		"amd64": {"qemu-system-x86_64", []string{"-machine", "q35,accel=tcg", "-cpu", "max"}, "ttyS0", "x86_64-linux-gnu", elf.EM_X86_64},
+		"arm64": {"qemu-system-aarch64", []string{"-machine", "virt,accel=tcg", "-cpu", "cortex-a57"}, "ttyAMA0", "aarch64-linux-gnu", elf.EM_AARCH64},
 	}
 }
 
