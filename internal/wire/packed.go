@@ -179,7 +179,9 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	if err != nil {
 		return Response{}, err
 	}
-	if s.repack || s.rewrite && s.Records <= maxRepacked {
+	if s.rewrite && !s.repack && !s.mixed {
+		msg = s.withPointers(msg, q)
+	} else if s.repack || s.rewrite && s.Records <= maxRepacked {
 		written, err := s.rewritten(msg, q)
 		if err == nil {
 			msg = written
@@ -199,6 +201,21 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	put16(s.Packed.data[10:], u16(msg[10:])-s.opts)
 	put16(s.Packed.data, s.ede)
 	return s.Response, nil
+}
+
+// withPointers returns msg with a pointer to the question as the owner of every record but OPT, which are addresses of the qname.
+// Unlike repack, it costs little: servers that compress no names send many such replies.
+func (s *responseScan) withPointers(msg []byte, q *Query) []byte {
+	out := append(make([]byte, 0, s.end), msg[:q.questionEnd()]...)
+	it := recordsOf(msg, len(out))
+	for i := range s.ttls { // without OPT, which comes last
+		it.next()
+		out = append16(out, questionPointer)
+		s.ttls[i] = uint16(len(out) + 4)
+		out = append(out, msg[it.ttlOffset()-4:it.End]...)
+	}
+	s.end = len(out)
+	return out
 }
 
 // rewritten returns msg rewritten as repack does. If that would take too long or make it too
@@ -260,6 +277,7 @@ type responseScan struct {
 	aliases     []aliasRecord
 	aliasesLeft readBudget
 	repack      bool // an OPT record is before others
+	mixed       bool // a record is no address, or its owner is not the qname
 }
 
 // scanResponse reads every record of msg once, with the budget left.
@@ -313,7 +331,9 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	}
 	// Records after an OPT record can't just be moved: names point by offset.
 	s.repack = s.repack || s.opts > 0
-	s.rewrite = s.rewrite || namesQuestion(msg, q, rr.Start)
+	written := namesQuestion(msg, q, rr.Start)
+	s.rewrite = s.rewrite || written
+	s.mixed = s.mixed || addressLen(rr.Type) == 0 || !written && u16(msg[rr.Start:]) != questionPointer
 	s.end = rr.End
 	s.Records++
 	ttl := rr.TTL

@@ -296,6 +296,37 @@ func TestRepackGrows(t *testing.T) {
 	}
 }
 
+// TestWrittenOwners: addresses of the qname whose names are written out, in any case, become what [repack] makes of them.
+func TestWrittenOwners(t *testing.T) {
+	q := stubQuery(t, "www.example.org.", dns.TypeA)
+	const written, upper, pointer = "03777777076578616d706c65036f726700", "03575757076578616d706c65036f726700", "c00c"
+	address := func(owner string, n int) string { return fmt.Sprintf("%s 0001 0001 0000003c 0004 c00002%02x", owner, n) }
+	const opt = "00 0029 04d0 00000000 0006 000f 0002 0016"
+	for name, c := range map[string]struct {
+		body   string
+		counts [3]uint16
+	}{
+		"one address":               {address(written, 1), [3]uint16{1, 0, 0}},
+		"several, in several cases": {address(pointer, 1) + address(upper, 2) + address(written, 3), [3]uint16{3, 0, 0}},
+		"in two sections":           {address(written, 1) + address(written, 2), [3]uint16{1, 0, 1}},
+		"with an OPT record":        {address(written, 1) + opt, [3]uint16{1, 0, 1}},
+	} {
+		msg := append([]byte(nil), q.Packet[:q.questionEnd()]...)
+		put16(msg[2:], flagQR)
+		for i, n := range c.counts {
+			put16(msg[6+2*i:], n)
+		}
+		msg = append(msg, unhex(t, c.body)...)
+		resp, err := ParseResponse(msg, q)
+		noError(t, err)
+		want, err := repack(msg)
+		noError(t, err)
+		got := replyBytes(q, resp.Packed, 60, MaxMessage)
+		equal(t, hex.EncodeToString(want[HeaderLen:]), hex.EncodeToString(got[HeaderLen:len(want)]), "the records of %s", name)
+		equal(t, unpacked(t, want).Answer, unpacked(t, got).Answer, "the answers of %s", name)
+	}
+}
+
 // addReplies gives f the counts, the records and the flags of replies to a. A: the
 // hostile ones, and as many more as there are seeds.
 func addReplies(f *testing.F, seeds uint64) {
