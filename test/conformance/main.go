@@ -7,8 +7,8 @@
 //
 // The tests are built from the module k8s.io/kubernetes, and so is the image agnhost that they
 // start. A failed test, a test that does not run for an unknown reason, or an agent in another
-// state than the form says makes the command fail. Only a complete and successful run writes the
-// document.
+// state than the form says makes the command fail. Only a successful run of all forms writes the
+// document; with -only, the other releases' rows stay.
 package main
 
 import (
@@ -77,12 +77,12 @@ func parseOptions(args []string) (o options, err error) {
 	only := flags.String("only", "", "the minor releases of Kubernetes to run, such as v1.36, separated by commas; all if it is empty")
 	forms := flags.String("forms", "", "a regular expression for the forms to run, such as 'scaled to zero, kernel path on'")
 	flags.StringVar(&o.dir, "dir", "", "the folder for files and logs; a temporary one if it is empty")
-	flags.StringVar(&o.out, "out", "", "the document whose table is replaced; none if it is empty")
+	flags.StringVar(&o.out, "out", "", "the document whose rows are replaced; none if it is empty")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.out != "" && *only+*forms != "" {
-		return o, errors.New("-out: the document has all releases and forms; remove -only and -forms")
+	if o.out != "" && *forms != "" {
+		return o, errors.New("-out: the document has all forms of a release; remove -forms")
 	}
 	if o.forms, err = regexp.Compile(*forms); err != nil {
 		return o, fmt.Errorf("-forms: %w", err)
@@ -114,7 +114,7 @@ func run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 	}
-	if err := writeTables(os.Stdout, s.results); err != nil || o.out == "" {
+	if err := writeTables(os.Stdout, s.results, tables{}); err != nil || o.out == "" {
 		return err
 	}
 	return writeDocument(o.out, s.results)

@@ -130,11 +130,43 @@ func TestWriteDocument(t *testing.T) {
 	for _, line := range []string{
 		"| v1.37.2 | running | off | 17 of 17 | 1 | 10 | 0 | 60 |\n",
 		"| v1.36.3 | scaled to zero | on | 16 of 16 | 1 | 9 | 8 | 0 |\n",
-		"| \\[sig\\] a | v1.37.2, v1.36.3 | x\\|y |\n",
+		"| \\[sig\\] a | v1.36.3, v1.37.2 | x\\|y |\n",
 	} {
 		if !strings.Contains(got, line) {
 			t.Errorf("no line %q in\n%s", line, got)
 		}
+	}
+}
+
+// TestKeptRows: rows of releases that did not run stay, and the others' are replaced.
+func TestKeptRows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(path, []byte(beginTable+endTable), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run := func(versions ...string) string {
+		t.Helper()
+		var results []result
+		for _, v := range versions {
+			results = append(results, result{version: v, form: form{coreDNS: true}, report: report{
+				passed: 17, skipped: []skipped{{"[sig] a", "x|y"}, {"[sig] b of " + minor(v), "x|y"}},
+			}})
+		}
+		if err := writeDocument(path, results); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	all := run("v1.34.4", "v1.35.5", "v1.36.3")
+	if diff := cmp.Diff(all, run("v1.34.4")); diff != "" {
+		t.Errorf("after another run of the first release:\n%s", diff)
+	}
+	if got, want := run("v1.36.7"), strings.ReplaceAll(all, "v1.36.3", "v1.36.7"); got != want {
+		t.Errorf("after a run of another patch of the last release:\n%s", cmp.Diff(want, got))
 	}
 }
 
@@ -147,8 +179,9 @@ func TestSkippedTests(t *testing.T) {
 		{version: "v1.36.3", report: report{skipped: []skipped{a, b}}},
 		{version: "v1.37.2", report: report{skipped: []skipped{b}}},
 	}
-	want := []skippedTest{{a, "v1.36.3"}, {b, "v1.36.3, v1.37.2"}}
-	if diff := cmp.Diff(want, skippedTests(results), cmp.AllowUnexported(skippedTest{}, skipped{})); diff != "" {
+	a.name, b.name = `\[sig\] a`, `\[sig\] b`
+	want := []skippedTest{{a, []string{"v1.36.3"}}, {b, []string{"v1.36.3", "v1.37.2"}}}
+	if diff := cmp.Diff(want, skippedTests(results, nil), cmp.AllowUnexported(skippedTest{}, skipped{})); diff != "" {
 		t.Errorf("skipped tests (-want +got):\n%s", diff)
 	}
 }
