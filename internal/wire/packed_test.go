@@ -300,7 +300,9 @@ func TestRepackGrows(t *testing.T) {
 func TestWrittenOwners(t *testing.T) {
 	q := stubQuery(t, "www.example.org.", dns.TypeA)
 	const written, upper, pointer = "03777777076578616d706c65036f726700", "03575757076578616d706c65036f726700", "c00c"
-	address := func(owner string, n int) string { return fmt.Sprintf("%s 0001 0001 0000003c 0004 c00002%02x", owner, n) }
+	address := func(owner string, n int) string {
+		return fmt.Sprintf("%s 0001 0001 0000003c 0004 c00002%02x", owner, n)
+	}
 	const opt = "00 0029 04d0 00000000 0006 000f 0002 0016"
 	for name, c := range map[string]struct {
 		body   string
