@@ -103,6 +103,10 @@ func TestOverlays(t *testing.T) {
 			c := &set.Spec.Template.Spec.Containers[0]
 			c.Args = append(c.Args, "-netfilter=nftables")
 		},
+		"seccomp": func(set *appsv1.DaemonSet, _ *corev1.Service) {
+			profile := "nodens.json"
+			set.Spec.Template.Spec.SecurityContext.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &profile}
+		},
 		"kernel-path": func(set *appsv1.DaemonSet, _ *corev1.Service) {
 			c := &set.Spec.Template.Spec.Containers[0]
 			c.Args = append(c.Args, "-kernel-path=auto")

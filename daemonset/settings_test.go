@@ -42,6 +42,7 @@ func TestSettings(t *testing.T) {
 		"overlays/link-local":     {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/first-rollout":  {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/nftables":       {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
+		"overlays/seccomp":        {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/kernel-path":    {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/host":           {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},
 		"overlays/host-remove":    {image: 1, "- " + local + "\n": 1, "host: " + local + "\n": 2},

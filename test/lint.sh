@@ -10,6 +10,10 @@ if [ -n "$unformatted" ]; then
 	echo "gofmt would change: $unformatted" >&2
 	exit 1
 fi
+if git grep -nE '^(<{7}|>{7}) ' >&2; then
+	echo "a merge has left these lines: choose what stays, and remove them" >&2
+	exit 1
+fi
 . test/goenv.sh # shares the build cache with the tests
 { read -r linter; read -r actionlint; } < <(go run ./test/peer/prebuild -path golangci-lint actionlint)
 "$actionlint" -no-color .github/workflows/*.yml

@@ -40,7 +40,7 @@ var faults = []fault{
 // chaos returns the checks of the part chaos.
 func chaos() []check {
 	h := &chaosTest{}
-	list := []check{{"pods on all nodes query their agents", h.setUp}}
+	list := []check{{"pods on all nodes query their agents", h.setUp}, {"agents get the seccomp profile", h.restrict}}
 	for _, m := range faults {
 		list = append(list, check{m.name, func(ctx context.Context, _ *suite) (string, error) { return h.runFault(ctx, m) }})
 	}

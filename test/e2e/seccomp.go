@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// localhostProfile is the change of daemonset/components/seccomp.
+const localhostProfile = `[{"op": "replace", "path": "/spec/template/spec/securityContext/seccompProfile", "value": {"type": "Localhost", "localhostProfile": "nodens.json"}}]`
+
+// restrict gives the nodes the seccomp profile of daemonset/seccomp, and the agents the overlay that names it: all that follows runs
+// with it.
+func (h *chaosTest) restrict(ctx context.Context, s *suite) (string, error) {
+	if h.api == nil {
+		return "", errNoLoadPods
+	}
+	profile := filepath.Join(s.root, "daemonset/seccomp/nodens.json")
+	for _, n := range h.nodes {
+		if out, err := n.Command(ctx, "install", "-D", "-m", "0644", profile, "/var/lib/kubelet/seccomp/nodens.json").CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err := h.kubectl(ctx, "patch", "daemonset", agentDaemonSet, "--type=json", "--patch="+localhostProfile); err != nil {
+		return "", err
+	}
+	if err := h.awaitRollout(ctx); err != nil {
+		return "", err
+	}
+	if err := h.waitAgentsReady(ctx); err != nil {
+		return "", err
+	}
+	const script = `for p in /proc/[0-9]*; do
+	read -r name 2>/dev/null <$p/comm && [ "$name" = nodens ] || continue
+	grep -h ^Seccomp: $p/status
+done`
+	for _, n := range h.nodes {
+		out, err := n.Command(ctx, "/bin/sh", "-c", script).Output()
+		if modes := strings.Fields(string(out)); err != nil || len(modes) != 2 || modes[1] != "2" {
+			return "", fmt.Errorf("the agent of %s has the modes %q, want one filter (%w)", n.Name, out, err)
+		}
+	}
+	return fmt.Sprintf("%d agents with a filter", len(h.nodes)), nil
+}
