@@ -45,7 +45,7 @@ func (m *maker) writeManifests(context.Context) error {
 // writeKustomizations adds the archive of the kustomizations, which get the digest from settings.
 func (m *maker) writeKustomizations() (err error) {
 	files := make(fstest.MapFS)
-	for _, dir := range []string{"base", "cleanup", "components", "monitoring", "network-policy", "overlays", "settings"} {
+	for _, dir := range []string{"base", "cleanup", "components", "monitoring", "network-policy", "overlays", "seccomp", "settings"} {
 		if err := readTree(files, filepath.Join(m.top, "daemonset"), dir); err != nil {
 			return err
 		}

@@ -87,7 +87,7 @@ func newSource(t *testing.T) string {
 	for _, name := range []string{"LICENSE", "go.mod", "go.sum"} {
 		writeFile(t, filepath.Join(top, name), content(t, filepath.Join("..", "..", name)))
 	}
-	for _, dir := range []string{"base", "chart", "cleanup", "components", "monitoring", "network-policy", "overlays", "settings"} {
+	for _, dir := range []string{"base", "chart", "cleanup", "components", "monitoring", "network-policy", "overlays", "seccomp", "settings"} {
 		if err := os.CopyFS(filepath.Join(top, "daemonset", dir), os.DirFS(filepath.Join("..", dir))); err != nil {
 			t.Fatal(err)
 		}
