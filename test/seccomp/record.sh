@@ -5,7 +5,7 @@
 #	bash test/seccomp/record.sh
 #
 # Each agent is traced by a strace of its own. Time limits of tests that the tracing makes too slow don't matter: what has
-# been called counts. What a kernel before 5.9, or another processor, calls in place of a recorded call is added.
+# been called counts. equal.txt has what is added.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 sh test/install.sh strace jq ip dig iptables nft conntrack gcc curl setpriv nsenter >&2
