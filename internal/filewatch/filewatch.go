@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// ErrNotRegular is the error, in an [fs.PathError], of a directory, a pipe, a socket or a device.
+// ErrNotRegular is the error, in an [fs.PathError], of a directory, a pipe, a socket or a device other than [os.DevNull].
 var ErrNotRegular = errors.New("it is not a regular file")
 
 // Every calls f once per interval until ctx ends. The first call comes after one interval, and there is at
@@ -77,16 +77,23 @@ func (f *File) ModTime() time.Time {
 }
 
 // Open opens the regular file at path for reading. It follows symbolic links. Anything else than a regular
-// file is [ErrNotRegular]: opening a pipe would wait for its writer. Every error is an [fs.PathError].
+// file is [ErrNotRegular]: opening a pipe would wait for its writer. The exception is [os.DevNull], which stands for
+// an empty file. Every error is an [fs.PathError].
 func Open(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
+	if !info.Mode().IsRegular() && !isNull(info) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 	}
 	return os.Open(path)
+}
+
+// isNull reports whether info is that of [os.DevNull], under any name.
+func isNull(info fs.FileInfo) bool {
+	null, err := os.Stat(os.DevNull)
+	return err == nil && os.SameFile(info, null)
 }
 
 // Check returns an error unless there is a regular file at path with at most limit bytes, a whole number of MiB. It is for

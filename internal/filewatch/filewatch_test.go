@@ -82,6 +82,15 @@ func TestRead(t *testing.T) {
 			t.Errorf("%d bytes: %v, want %q", size, err, want)
 		}
 	}
+	null := filepath.Join(dir, "null")
+	if err := os.Symlink(os.DevNull, null); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{os.DevNull, null} {
+		if text, err := filewatch.Read(path, limit); err != nil || len(text) > 0 {
+			t.Errorf("%s: %q, %v; want an empty file", path, text, err)
+		}
+	}
 	if _, err := filewatch.Read(dir, limit); !errors.Is(err, filewatch.ErrNotRegular) || !isPathError(err, dir, "not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
