@@ -32,7 +32,7 @@ var manifestFlags = []string{
 	"localip=169.254.20.10,10.96.0.10", "localip=fd00::a", "conf=/etc/Corefile", "basecorefile=/etc/coredns/Corefile.base",
 	"kubednscm=/etc/kube-dns", "upstreamsvc=kube-dns-upstream", "interfacename=nodelocaldns", "syncinterval=60", "syncinterval=90s",
 	"health-port=8080", "metrics-listen-address=0.0.0.0:9353", "prometheus-listen-address=:9253", "pidfile=/tmp/node-cache.pid", "dns.port=53",
-	"setupinterface", "setupiptables", "skipteardown", "reloadwithsignal",
+	"setupinterface", "setupiptables", "setupebtables", "skipteardown", "reloadwithsignal",
 }
 
 // TestDashes: arguments mean what they meant to package flag, with one dash and with two.
@@ -66,7 +66,7 @@ func TestDashes(t *testing.T) {
 		"-setupinterface -conf a -setupiptables=false",
 		"-syncinterval -5",
 		"-dns.port=0",
-		"-setupebtables=false", // NodeLocal DNSCache's, which nodens does not have
+		"-setupebtables=false",
 		"-nosuch", "--nosuch=1", "---conf=a", "-=a", "--=a", "-x",
 	} {
 		cases = append(cases, strings.Fields(line))
@@ -81,7 +81,7 @@ func TestDashes(t *testing.T) {
 			continue
 		}
 		got := f.Agent
-		got.PreferBaseConf, got.NodeName, got.NodeZone = false, "", "" // set later
+		got.PreferBaseConf, got.NodeName, got.NodeZone, got.NoEffect = false, "", "", nil // set later
 		if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); d != "" {
 			t.Errorf("%q (-package flag +got):\n%s", args, d)
 		}

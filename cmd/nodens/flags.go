@@ -130,12 +130,13 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 	flags.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine; without it $NODE_ZONE, else the label of its Node object")
 	flags.Bool("quiet", false, "accepted without an effect, for NodeLocal DNSCache's arguments: the agent logs little at its start")
 	flags.Bool("plugins", false, "accepted without an effect: nodens check says which directives a Corefile has")
+	flags.Bool("setupebtables", false, "accepted without an effect, for NodeLocal DNSCache's arguments: there are no ebtables rules")
 	flags.String("corefile", "", "accepted without an effect, as in NodeLocal DNSCache, where the `file` of --conf counts")
 	flags.StringVar(&f.Pidfile, "pidfile", f.Pidfile, "regular `file` to write the process ID to")
 }
 
 // noEffectFlags are flags of NodeLocal DNSCache that are accepted and change nothing.
-var noEffectFlags = []string{"quiet", "plugins", "corefile"}
+var noEffectFlags = []string{"quiet", "plugins", "setupebtables", "corefile"}
 
 func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 	cli.Func(flags, "localip", "", "comma-separated `addresses` to answer on, such as 169.254.20.10", func(s string) (err error) {
@@ -157,6 +158,7 @@ func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 
 func (f *agentFlags) addService(flags *pflag.FlagSet) {
 	cli.Func(flags, "dns.port", "53", "`port` of server blocks that name none", portFlag(&f.DNSPort, 1))
+	cli.Func(flags, "p", "53", "`port`, as --dns.port: CoreDNS's short name", portFlag(&f.DNSPort, 1))
 	cli.Func(flags, "readers", "0", "`number` of UDP sockets and threads of each address; 0 for one per core", f.setReaders)
 	cli.Choice(flags, &f.wait, "reader-wait", "where readers wait for packets: in the kernel, or in Go's poller", "kernel", "poller")
 	cli.Func(flags, "client-limit", "off", "`limit` of the queries of each client to the agent as QPS [BURST] [refuse|truncate|drop], such as \"200 400 refuse\"; off for none", f.setClientLimit)

@@ -77,8 +77,13 @@ func TestFlags(t *testing.T) {
 			t.Errorf("-syncinterval=%s: %s, %v", arg, o.SyncInterval, err)
 		}
 	}
-	if o, err := parseFlags(strings.Fields("-quiet -plugins=false -corefile /etc/Corefile -conf /c")); err != nil || o.Conf != "/c" || fmt.Sprint(o.NoEffect) != "[--quiet --plugins --corefile]" {
+	if o, err := parseFlags(strings.Fields("-quiet -plugins=false -setupebtables=true -corefile /etc/Corefile -conf /c")); err != nil || o.Conf != "/c" || fmt.Sprint(o.NoEffect) != "[--quiet --plugins --setupebtables --corefile]" {
 		t.Errorf("flags without an effect: %v, %v", o, err)
+	}
+	for _, args := range []string{"-p 1053", "-p=1053", "--dns.port 53 -p 1053", "-p 53 -dns.port 1053"} { // the last one counts, as in CoreDNS
+		if o, err := parseFlags(strings.Fields(args)); err != nil || o.DNSPort != 1053 {
+			t.Errorf("%s: port %d, %v", args, o.DNSPort, err)
+		}
 	}
 	for arg, want := range map[string]int{"": 32 << 20, "1048576": 1 << 20, "2048Ki": 2 << 20, "64Mi": 64 << 20, "16Gi": 16 << 30} {
 		args := []string{"-cache-size=" + arg}
