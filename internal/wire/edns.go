@@ -48,12 +48,16 @@ const (
 	edeLen     = optionHead + 2
 )
 
-// readOptions reads the options in the OPT record's RDATA, up to the first malformed one.
-func (q *Query) readOptions(data []byte) {
-	for len(data) >= optionHead {
+// readOptions reads the options in the OPT record's RDATA. It is false if they don't end where the RDATA does. The data of
+// options that nobody here reads may be anything (RFC 6891, 6.1.2).
+func (q *Query) readOptions(data []byte) bool {
+	for len(data) > 0 {
+		if len(data) < optionHead {
+			return false
+		}
 		end := optionHead + int(u16(data[2:]))
 		if end > len(data) {
-			return
+			return false
 		}
 		switch u16(data) {
 		case OptionNSID:
@@ -65,6 +69,7 @@ func (q *Query) readOptions(data []byte) {
 		}
 		data = data[end:]
 	}
+	return true
 }
 
 // MaxOptions is the maximum length of the options that a query to an upstream server carries, in bytes. With the

@@ -94,18 +94,21 @@ func TestExplanationFits(t *testing.T) {
 	}
 }
 
-// TestMalformedOptions: malformed options are ignored.
-func TestMalformedOptions(t *testing.T) {
-	for options, want := range map[string]bool{
-		"": false, "0003": false, "00030000": true, "0003000161": true, "00030002 61": false, "0003ffff": false,
-		"000a0002 6162 00030000": true, "000a0003 6162 00030000": false, "00030000 ffffff": true, "00030000 ffffffff": true, "0300 0000": false,
+// TestQueryOptions: options that don't end where the RDATA does are a format error, and unknown ones are ignored whatever they have.
+func TestQueryOptions(t *testing.T) {
+	const asks, other, malformed = "asks for NSID", "other options", "malformed"
+	for options, want := range map[string]string{
+		"": other, "0003": malformed, "00030000": asks, "0003000161": asks, "00030002 61": malformed, "0003ffff": malformed,
+		"000a0002 6162 00030000": asks, "000a0004 6162 00030000": malformed,
+		"00030000 ffffff": malformed, "00030000 ffffffff": malformed, "0300 0000": other, "0008 0002 0001": other, "000a 0001 61": other,
 	} {
 		data := unhex(t, options)
 		packet := unhex(t, "0001 0100 0001 0000 0000 0001 00 0001 0001 00 0029 04d0 00000000")
 		packet = append(append16(packet, uint16(len(data))), data...)
 		var q Query
-		if v := q.Parse(packet); v != Serve || q.NSID != want {
-			t.Errorf("%s: verdict %d, asked for %v", options, v, q.NSID)
+		v := q.Parse(packet)
+		if v != Serve && v != Malformed || (v == Malformed) != (want == malformed) || v == Serve && q.NSID != (want == asks) {
+			t.Errorf("%s: verdict %d, asked for %v; want %s", options, v, q.NSID, want)
 		}
 		if q.Parse(stubQuery(t, "a.", dns.TypeA).Packet); q.NSID {
 			t.Errorf("%s: the next query asks, too", options)

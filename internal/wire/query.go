@@ -146,8 +146,8 @@ func (q *Query) parseRecords(packet []byte, off int) ParseResult {
 		q.UDPSize = rr.Class
 		q.Version = byte(rr.TTL >> 16)
 		q.DO = rr.TTL&(1<<15) != 0
-		if rr.End > rr.Data {
-			q.readOptions(packet[rr.Data:rr.End])
+		if rr.End > rr.Data && !q.readOptions(packet[rr.Data:rr.End]) {
+			return Malformed
 		}
 	}
 	return Serve

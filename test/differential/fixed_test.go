@@ -229,6 +229,10 @@ func malformed() []query {
 			}
 		}), true),
 		both("two OPT", base(func(m *dns.Msg) { m.SetEdns0(ednsSize, false).SetEdns0(ednsSize, false) }), true),
+		both("option without its end", cutOption(base(func(m *dns.Msg) {
+			m.SetEdns0(ednsSize, false)
+			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: 65001, Data: []byte("data")}}
+		})), true),
 		both("flags aa tc ra z", base(func(m *dns.Msg) {
 			m.Authoritative, m.Truncated, m.RecursionAvailable, m.Zero = true, true, true, true
 		}), true),
@@ -258,4 +262,10 @@ func longName() []byte {
 		name = append(name, 1, 'x')
 	}
 	return append(name, 2, 'x', 'x', 0)
+}
+
+// cutOption makes the option at the end of packet one byte longer than the OPT record.
+func cutOption(packet []byte) []byte {
+	packet[len(packet)-5]++ // the last byte of its length, before four bytes of data
+	return packet
 }
