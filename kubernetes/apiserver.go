@@ -41,9 +41,9 @@ const stopTimeout = time.Second
 const maxStartDelay = 500 * time.Millisecond
 
 func openAPISource(v *View, cfg *config.Kubernetes, selector labels.Selector, opts Options) (*apiSource, error) {
-	namespaces, err := labels.Parse(cfg.NamespaceLabels)
+	namespaces, err := parseSelector("namespace_labels", cfg.NamespaceLabels)
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes: namespace_labels %q is not a label selector: %w", cfg.NamespaceLabels, err)
+		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	rc, err := restConfig(cfg)
 	if err != nil {

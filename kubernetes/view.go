@@ -127,6 +127,24 @@ type source interface {
 	run(ctx context.Context)
 }
 
+// CheckSelectors reports what is wrong with the label selectors of cfg, with which [Open] fails. The error names the option.
+func CheckSelectors(cfg *config.Kubernetes) error {
+	if _, err := parseSelector("labels", cfg.Labels); err != nil {
+		return err
+	}
+	_, err := parseSelector("namespace_labels", cfg.NamespaceLabels)
+	return err
+}
+
+// parseSelector reads the value of an option.
+func parseSelector(option, text string) (labels.Selector, error) {
+	selector, err := labels.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s %q is not a label selector such as `app in (web, api), tier!=test`: %w", option, text, err)
+	}
+	return selector, nil
+}
+
 // Open prepares the view of cfg: it reads the API server's address and credentials, or its
 // manifests, which make it synced at once. It opens no connection. The view uses cfg's
 // source, `labels`, `noendpoints`, `endpoint_pod_names`, `topology`, `zonal` and the
@@ -137,9 +155,9 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	v.converter = newConverter(cfg, opts)
 	v.index.nearestOnly = cfg.Topology == config.TopologyHints
 	v.bumpSerial()
-	selector, err := labels.Parse(cfg.Labels)
+	selector, err := parseSelector("labels", cfg.Labels)
 	if err != nil {
-		return nil, fmt.Errorf("kubernetes: labels %q is not a label selector: %w", cfg.Labels, err)
+		return nil, fmt.Errorf("kubernetes: %w", err)
 	}
 	v.node, v.scope, v.podCIDRs = opts.Node, newScope(cfg), podCIDRsObserver(&opts)
 	if cfg.NoEndpoints || len(cfg.Manifests) > 0 {

@@ -184,3 +184,21 @@ func TestCheckSecure(t *testing.T) {
 		t.Errorf("code %d, error %q, want one that names the missing key", code, stderr)
 	}
 }
+
+// TestCheckSelectors: a label selector with which the agent does not start is an error of check, too.
+func TestCheckSelectors(t *testing.T) {
+	for option, valid := range map[string]bool{
+		"labels app in (web, api)":       true,
+		"labels app in (web, api":        false,
+		"namespace_labels !canary,t!=a":  true,
+		"namespace_labels team = a = b":  false,
+		"namespace_labels team in web":   false,
+		"labels example.test/app exists": false,
+	} {
+		code, _, stderr := checkOutput(t, ". {\nkubernetes cluster.local {\n"+option+"\n}\n}\n", "-")
+		name, _, _ := strings.Cut(option, " ")
+		if refused := code == exitError && strings.Contains(stderr, ":1: kubernetes: "+name+` "`) && strings.Contains(stderr, "is not a label selector"); refused == valid || (code == exitOK) != valid {
+			t.Errorf("%s: code %d, valid %t:\n%s", option, code, valid, stderr)
+		}
+	}
+}

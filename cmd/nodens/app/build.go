@@ -128,6 +128,13 @@ func opened[P any](part *P, err error) (any, error) {
 	return part, nil
 }
 
+// checkSelectors reads the label selectors of b's kubernetes directive.
+func checkSelectors(b *config.Block, to *config.FileCheck) {
+	if err := kubernetes.CheckSelectors(b.Kubernetes); err != nil {
+		to.Faults = append(to.Faults, &config.ParseError{File: b.File, Line: b.Line, Directive: "kubernetes", Text: err.Error()})
+	}
+}
+
 // openCluster returns the zone that answers from the block's view.
 func (a *builder) openCluster(p *blockParts) (_ any, err error) {
 	if p.view, err = openView(a, p.generation, p.block, nil); err != nil {

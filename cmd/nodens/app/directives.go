@@ -34,7 +34,8 @@ type directive struct {
 	beside func(p *blockParts) runner
 	// metrics puts the metrics of the directive in all blocks of g.
 	metrics func(s *scrape, g *generation)
-	// check reads the files of b's directive.
+	// check reports what keeps the agent from starting that is not known before the files of b's directive are read, or its
+	// selectors.
 	check func(b *config.Block, to *config.FileCheck)
 }
 
@@ -53,9 +54,9 @@ func Lacks() []string {
 	})
 }
 
-// CheckFiles reads the files that b's directives read when the agent starts.
+// CheckFiles reads the files and the selectors that b's directives read when the agent starts.
 func CheckFiles(b *config.Block, to *config.FileCheck) {
-	for _, d := range optional(discardLog) {
+	for _, d := range slices.Concat(directives[:], optional(discardLog)) {
 		if d.check != nil && b.Has(d.name) {
 			d.check(b, to)
 		}
@@ -104,7 +105,7 @@ var directives = [...]directive{
 		install: (*builder).installBalance},
 	{name: "hosts", key: func(x keyed) any { return *x.block.Hosts }, open: (*builder).openHosts,
 		install: setPart(func(z *resolver.Zone, t *hosts.Table) { z.Hosts = t })},
-	{name: "kubernetes", open: (*builder).openCluster, install: (*builder).installCluster},
+	{name: "kubernetes", open: (*builder).openCluster, install: (*builder).installCluster, check: checkSelectors},
 	{name: "k8s_external", open: (*builder).openExternal,
 		install: setPart(func(z *resolver.Zone, e *kubernetes.External) { z.External = e })},
 	{name: "autopath", install: shared(func(_ *builder, p *blockParts) *resolver.Autopath {
