@@ -101,7 +101,10 @@ func (k *Kubernetes) options(p *parser) options {
 // accessOptions returns the options for the source of the objects.
 func (k *Kubernetes) accessOptions(p *parser) options {
 	return options{
-		opt("endpoint URL", func(args []token) {
+		opt("endpoint URL…", func(args []token) {
+			if len(args) > 1 {
+				p.suspect(args[1], "only the first URL is used, as in CoreDNS; take the others out, or write the address of a load balancer")
+			}
 			k.Endpoint = args[0].text
 			if u, err := url.Parse(k.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 				p.errorf(args[0], "%q is not the URL of an API server such as https://10.0.0.1:6443", k.Endpoint)

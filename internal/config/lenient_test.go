@@ -79,3 +79,14 @@ func TestTexts(t *testing.T) {
 		}
 	}
 }
+
+// TestSeveralEndpoints: of several API servers the first counts, as in CoreDNS.
+func TestSeveralEndpoints(t *testing.T) {
+	c, err := parse(t, ". {\nkubernetes a.test {\nendpoint http://192.0.2.1:8080 http://192.0.2.2:8080\n}\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Blocks[0].Kubernetes.Endpoint; got != "http://192.0.2.1:8080" || len(c.Suspicious) != 1 {
+		t.Errorf("endpoint %s, suspicious %v", got, c.Suspicious)
+	}
+}

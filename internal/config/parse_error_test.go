@@ -135,7 +135,7 @@ func TestFaults(t *testing.T) {
 		{"kubernetes {\nsave " + folder + "\n}", `4: kubernetes save: "` + folder + `" is a folder; name a file in it`},
 		{"kubernetes {\nsave /dev/null\nmanifests " + folder + "\n}", `4: kubernetes: "save" and "manifests" (line 5) can't both be set: manifests are files that the view starts from already`},
 		{"kubernetes {\nendpoint 192.0.2.1\n}", `4: kubernetes endpoint: "192.0.2.1" is not the URL of an API server such as https://10.0.0.1:6443`},
-		{"kubernetes {\nendpoint https://a https://b\n}", `4: kubernetes: "https://b" is one argument too many after "endpoint"; write: endpoint URL`},
+		{"kubernetes {\nendpoint\n}", `4: kubernetes: an argument is missing after "endpoint"; write: endpoint URL…`},
 		{"kubernetes {\ntls a b\n}", `4: kubernetes: an argument is missing after "tls"; write: tls CERT KEY CACERT`},
 		{"kubernetes {\nignore empty\n}", `4: kubernetes ignore: unknown value "empty"; allowed: empty_service`},
 		{"kubernetes {\napiserver_qps NaN\n}", `4: kubernetes apiserver_qps: "NaN" is not a number of requests per second; allowed: 0 or more`},
