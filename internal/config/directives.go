@@ -162,6 +162,10 @@ func (p *parser) directive(at field, s statement) {
 		r.join(p, s, value)
 		return
 	}
+	if reflect.DeepEqual(fresh.Interface(), field.Interface()) {
+		p.suspect(s.name(), "%q is in the block twice with the same settings, first at %s:%d; keep one", at.name, first.file, first.line)
+		return
+	}
 	p.errorf(s.name(), "%q is in the block twice, first at %s:%d; keep one", at.name, first.file, first.line)
 }
 

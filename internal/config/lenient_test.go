@@ -80,6 +80,34 @@ func TestTexts(t *testing.T) {
 	}
 }
 
+// TestRepeated: a directive may be in a block twice if both mean the same, and its second place is a warning.
+func TestRepeated(t *testing.T) {
+	for text, refused := range map[string]bool{
+		"loadbalance\nloadbalance round_robin":                                   false,
+		"reload\nreload 30s 15s":                                                 false,
+		"minimal\nminimal\nminimal":                                              false,
+		"errors {\nconsolidate 5m x$\n}\nerrors {\nconsolidate 5m x$\n}":         false,
+		"header {\nresponse set ra\n}\nheader {\nresponse set ra\n}":             false,
+		"kubernetes a.test {\nlabels x=y\n}\nkubernetes a.test {\nlabels x=y\n}": false,
+		"bufsize 1232\nbufsize 512":                                              true,
+		"health\nhealth :8081":                                                   true,
+		"cache 30\ncache 30 {\ndenial 100\n}":                                    true,
+	} {
+		c, err := parse(t, ". {\n"+text+"\n}\n")
+		if refused {
+			if err == nil || !strings.Contains(err.Error(), "is in the block twice") {
+				t.Errorf("%q: %v", text, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		} else if got := fmt.Sprint(c.Suspicious); !strings.Contains(got, "is in the block twice with the same settings, first at Corefile:2; keep one") {
+			t.Errorf("%q: suspicious %s", text, got)
+		}
+	}
+}
+
 // TestSeveralEndpoints: of several API servers the first counts, as in CoreDNS.
 func TestSeveralEndpoints(t *testing.T) {
 	c, err := parse(t, ". {\nkubernetes a.test {\nendpoint http://192.0.2.1:8080 http://192.0.2.2:8080\n}\n}\n")

@@ -61,7 +61,7 @@ func TestMetadataErrors(t *testing.T) {
 		"metadata {\nmap {{.IP}} VRF\n}":   `CoreDNS has the option "map", this version of nodens doesn't: take it out`,
 		"metadata a..b":                    `metadata: "a..b" is not a zone`,
 		"metadata\nlog . " + many.String(): "metadata names 33 labels of pods; allowed: up to 32",
-		"metadata\nmetadata":               `metadata: "metadata" is in the block twice`,
+		"metadata\nmetadata a.test":        `metadata: "metadata" is in the block twice`,
 		"metadata {\nmaps\n}":              `metadata: unknown option "maps"`,
 	} {
 		_, err := config.Parse(config.Source{Text: []byte(". {\n" + text + "\n}\n")})

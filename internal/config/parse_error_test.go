@@ -65,7 +65,7 @@ func TestFaults(t *testing.T) {
 		{"bufsize big", `3: bufsize: "big" is not a whole number; allowed: 512 to 65535`},
 		{"bufsize 512 513", `3: bufsize: "513" is one argument too many after "bufsize"; write: bufsize [SIZE]`},
 		{"bufsize {\na\n}", `4: bufsize: unknown option "a": bufsize takes no options`},
-		{"bufsize\nbufsize", `4: bufsize: "bufsize" is in the block twice, first at Corefile:3; keep one`},
+		{"bufsize\nbufsize 512", `4: bufsize: "bufsize" is in the block twice, first at Corefile:3; keep one`},
 
 		{"reload 1s", `3: reload: 1s is out of range; allowed: 2s to 2562047h47m16.854775807s`},
 		{"reload 30", `3: reload: "30" is not a duration such as 500ms, 30s or 1m30s`},
@@ -142,7 +142,7 @@ func TestFaults(t *testing.T) {
 		{"kubernetes {\nmanifests " + folder + "/none\n}", `4: kubernetes manifests: can't read the manifests at "` + folder + `/none": file does not exist`},
 		{"kubernetes {\nmanifests " + folder + "/*.yaml\n}", `4: kubernetes manifests: no file matches "` + folder + `/*.yaml"`},
 		{"kubernetes {\nmanifests " + folder + "\nkubeconfig /f\n}", `5: kubernetes: "kubeconfig" and "manifests" (line 4) can't both be set: manifests stand in for the API server`},
-		{"kubernetes\nkubernetes", `4: kubernetes: "kubernetes" is in the block twice, first at Corefile:3; keep one`},
+		{"kubernetes\nkubernetes a.test", `4: kubernetes: "kubernetes" is in the block twice, first at Corefile:3; keep one`},
 
 		{"autopath", `3: autopath: an argument is missing after "autopath"; write: autopath [ZONES…] RESOLV-CONF|@kubernetes`},
 		{"autopath @kubernetes", `3: autopath: @kubernetes takes the search path from the block's kubernetes directive, and the block has none; add it, or name a resolv.conf file`},
@@ -153,7 +153,7 @@ func TestFaults(t *testing.T) {
 		{"autopath " + empty, "3: autopath: " + empty + " names no search domain; add a `search DOMAINS…` line to it"},
 		{"autopath " + long, `3: autopath: ` + long + ` names 33 search domains; allowed: 1 to 32`},
 		{"kubernetes\nautopath @kubernetes {\nx\n}", `5: autopath: unknown option "x": autopath takes no options`},
-		{"kubernetes\nautopath @kubernetes\nautopath @kubernetes", `5: autopath: "autopath" is in the block twice, first at Corefile:4; keep one`},
+		{"kubernetes\nautopath @kubernetes\nautopath a.test @kubernetes", `5: autopath: "autopath" is in the block twice, first at Corefile:4; keep one`},
 
 		{"k8s_external", `3: k8s_external: the block needs a kubernetes directive, which finds the Services; add one, such as ` + "`kubernetes cluster.local`"},
 		{"kubernetes\nk8s_external a..b", `4: k8s_external: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
@@ -162,7 +162,7 @@ func TestFaults(t *testing.T) {
 		{"kubernetes\nk8s_external {\napex " + strings.Repeat("a", 64) + "\n}", `5: k8s_external apex: "` + strings.Repeat("a", 64) + `" is not one label of a domain name, such as dns`},
 		{"kubernetes\nk8s_external {\nttl 3601\n}", `5: k8s_external ttl: 3601 is out of range; allowed: 0 to 3600`},
 		{"kubernetes\nk8s_external {\nheadless all\n}", `5: k8s_external: "all" is one argument too many after "headless"; write: headless`},
-		{"kubernetes\nk8s_external\nk8s_external", `5: k8s_external: "k8s_external" is in the block twice, first at Corefile:4; keep one`},
+		{"kubernetes\nk8s_external\nk8s_external a.test", `5: k8s_external: "k8s_external" is in the block twice, first at Corefile:4; keep one`},
 
 		{"cache 0", `3: cache: 0 is out of range; allowed: 1 to 2147483647`},
 		{"cache {\nsuccess -1\n}", `4: cache success: -1 is out of range; allowed: 0 to 10000000`},
@@ -170,7 +170,7 @@ func TestFaults(t *testing.T) {
 		{"cache {\ndenial 5 5 -1\n}", `4: cache denial: -1 is out of range; allowed: 0 to 2147483647`},
 		{"cache {\ndenal 5\n}", `4: cache: unknown option "denal" (did you mean "denial"?); allowed: denial, disable, keepttl, nxdomain_cut, prefetch, serve_stale, serve_stale_policy, servfail, success`},
 		{"cache {\nservfail 6m\n}", `4: cache servfail: 6m is out of range; allowed: 0s to 5m0s`},
-		{"cache\ncache", `4: cache: "cache" is in the block twice, first at Corefile:3; keep one`},
+		{"cache\ncache 30", `4: cache: "cache" is in the block twice, first at Corefile:3; keep one`},
 
 		{"forward .", `3: forward: an argument is missing after "forward"; write: forward FROM TO… (TO: an IP address or a name, with or without a port, tls://, https:// or quic:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)`},
 		{"forward 10.0.0.0/9 192.0.2.1", `3: forward: "10.0.0.0/9" is 128 reverse zones; write a forward for each, or a CIDR that ends at a label`},
@@ -260,7 +260,7 @@ Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 }
 
 func TestManyFaults(t *testing.T) {
-	_, err := parse(t, ". {\n"+strings.Repeat("bufsize\n", 100)+"}\n")
+	_, err := parse(t, ". {\n"+strings.Repeat("bufsize 1\n", 100)+"}\n")
 	lines := strings.Split(err.Error(), "\n")
 	if len(lines) != maxErrors+1 || lines[maxErrors] != "Corefile: there are more errors; fix these first" {
 		t.Errorf("%d lines, the last is %q", len(lines), lines[len(lines)-1])

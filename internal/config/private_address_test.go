@@ -44,7 +44,7 @@ func TestPrivateAddressErrors(t *testing.T) {
 		"private_address {\nrange 10.0.0.0/33\n}":                        `private_address range: "10.0.0.0/33" is no range; write link_local`,
 		"private_address {\nrange ::ffff:10.0.0.0/104\n}":                `is an IPv4 address in IPv6`,
 		"private_address {\nranges private\n}":                           `unknown option "ranges" (did you mean "range"?)`,
-		"private_address\nprivate_address":                               `private_address`,
+		"private_address\nprivate_address refuse":                        `private_address`,
 		"private_address {\nexcept " + strings.Repeat("a", 64) + ".a\n}": `private_address except`,
 	})
 }

@@ -50,11 +50,11 @@ func TestTunnel(t *testing.T) {
 		}
 	}
 	wantFaults(t, map[string]string{
-		"tunnel on":               `"on" is one argument too many`,
-		"tunnel {\nnames 10\n}":   "10 is out of range; allowed: 50 to 5000",
-		"tunnel {\nlimit 0\n}":    "0 is out of range; allowed: 1 to 10000",
-		"tunnel {\nwindow 1s\n}":  "1s is out of range",
-		"tunnel\ntunnel":          "is in the block twice",
-		"tunnel {\nbytes 1KiB\n}": `"1KiB" is not a whole number`,
+		"tunnel on":                    `"on" is one argument too many`,
+		"tunnel {\nnames 10\n}":        "10 is out of range; allowed: 50 to 5000",
+		"tunnel {\nlimit 0\n}":         "0 is out of range; allowed: 1 to 10000",
+		"tunnel {\nwindow 1s\n}":       "1s is out of range",
+		"tunnel\ntunnel {\nlimit 5\n}": "is in the block twice",
+		"tunnel {\nbytes 1KiB\n}":      `"1KiB" is not a whole number`,
 	})
 }

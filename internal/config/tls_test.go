@@ -115,7 +115,7 @@ func TestTLSErrors(t *testing.T) {
 		{"no roots", "tls://. {\n" + files + " " + broken + "\n}\n", `Corefile:2: tls: ` + broken + ` has no certificate; name a PEM file with the roots that verify clients' certificates`},
 		{"kind", "tls://. {\n" + files + " {\nclient_auth verify\n}\n}\n", `Corefile:3: tls client_auth: unknown kind "verify"; allowed: nocert, request, require, require_and_verify, verify_if_given`},
 		{"keylog", "tls://. {\n" + files + " {\nkeylog /tmp/x\n}\n}\n", `Corefile:3: tls: CoreDNS has the option "keylog", this version of nodens doesn't: it writes no keys to a file, with which all could be read; take the line out; allowed: client_auth`},
-		{"twice", "tls://. {\n" + files + "\n" + files + "\n}\n", `Corefile:3: tls: "tls" is in the block twice, first at Corefile:2; keep one`},
+		{"twice", "tls://. {\n" + files + "\n" + files + " {\nclient_auth request\n}\n}\n", `Corefile:3: tls: "tls" is in the block twice, first at Corefile:2; keep one`},
 
 		{"two transports", "a.test:853 {\n}\ntls://b.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 already serves dns:// on 169.254.20.10:853, so this one can't serve tls:// there; give one of them another port`},
 		{"two transports of one zone", "a.test:853 {\n}\ntls://a.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 already serves dns:// on 169.254.20.10:853, so this one can't serve tls:// there; give one of them another port`},

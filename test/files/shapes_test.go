@@ -109,6 +109,7 @@ team.test:@PORT@ {
 	{name: "hosts in the block", corefile: ".:@PORT@ {\n    hosts {\n        192.0.2.1 registry.test registry\n        2001:db8::1 registry.test\n        fallthrough\n    }\n    forward . 127.0.0.77\n}\n"},
 	{name: "hosts with a name that is none", corefile: ".:@PORT@ {\n    hosts {\n        192.0.2.1 bad..test registry.test\n        fallthrough\n    }\n    forward . 127.0.0.77\n}\n"},
 	{name: "hosts file, none there", corefile: ".:@PORT@ {\n    hosts @DIR@/none {\n        fallthrough\n    }\n    forward . 127.0.0.77\n}\n"},
+	{name: "override with directives that the block has", corefile: ".:@PORT@ {\n    loadbalance\n    reload\n    minimal\n    import custom/*.override\n    forward . 127.0.0.77\n}\n", files: map[string]string{"custom/a.override": "loadbalance round_robin\nreload 30s\nminimal\n"}},
 	{name: "hosts without a file", corefile: "corp.test:@PORT@ {\n    hosts /dev/null {\n        192.0.2.1 www.corp.test\n    }\n}\n.:@PORT@ {\n    whoami\n}\n"},
 	{name: "hosts file with every kind of line", corefile: ".:@PORT@ {\n    hosts @DIR@/hosts\n    forward . 127.0.0.77\n}\n",
 		files: map[string]string{"hosts": "\ufeff# managed\r\n127.0.0.1\tlocalhost localhost.localdomain # loopback\r\nfe80::1%lo link.test\n::ffff:192.0.2.8 mapped.test\n192.0.2.300 no.test\n192.0.2.9\n192.0.2.10 under_score.test -dash.test UPPER.Test trailing.test.\n0.0.0.0 ads.test\n"}},
