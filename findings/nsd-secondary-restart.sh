@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An NSD without a database forgets a zone that it got in the last hour when it is restarted.
+# An NSD without a database forgets a zone that it has transferred when it is restarted.
 work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian nsd=4.6.1-1 libevent-2.1-7 libfstrm0 libprotobuf-c1 libssl3
