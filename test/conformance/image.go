@@ -22,8 +22,9 @@ const coreDNSRef = "coredns:e2e"
 // start, so nothing is pulled.
 const registry = "registry.k8s.io/e2e-test-images/"
 
-// testImages are the images that the DNS tests start, without their tags.
-var testImages = []string{"agnhost", "glibc-dns-testing"}
+// testImages are the images that the DNS tests start, as regular expressions without the tags. Before Kubernetes 1.35, the
+// second one is jessie-dnsutils.
+var testImages = []string{"agnhost", "(glibc-dns-testing|jessie-dnsutils)"}
 
 // writeImages writes the images of a release's cluster to dir and returns the files.
 func (s *suite) writeImages(ctx context.Context, r *release, dir string) ([]string, error) {
@@ -66,10 +67,10 @@ func (r *release) imageRefs(ctx context.Context) ([]string, error) {
 	}
 	var refs []string
 	for _, name := range testImages {
-		pattern := regexp.MustCompile("(?m)^" + regexp.QuoteMeta(registry+name) + ":.*$")
+		pattern := regexp.MustCompile("(?m)^" + regexp.QuoteMeta(registry) + name + ":.*$")
 		found := pattern.FindAllString(string(out), -1)
 		if found == nil {
-			return nil, fmt.Errorf("the tests name no image %s%s:\n%s", registry, name, out)
+			return nil, fmt.Errorf("the tests name no image like %s%s:\n%s", registry, name, out)
 		}
 		refs = append(refs, found...)
 	}
