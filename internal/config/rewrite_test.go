@@ -140,6 +140,7 @@ func TestRewriteFaults(t *testing.T) {
 		"template IN A {\nexpr 1 + 1\n}":                                     `"1 + 1": expected bool, but got int`,
 		"template IN A {\nexpr n > 1\nvar n 1\n}":                            `"n > 1": unknown name n`,
 		"template IN A {\nvar name 1\n}":                                     `"1": the name "name" is reserved`,
+		"template IN A {\nvar a 1\nvar a 2\n}":                               `template var: "2": the variable "a" is set already; give this one another name`,
 		"template IN A {\n" + strings.Repeat("expr true\n", 33) + "}":        "the template has more than 32 variables and expressions",
 		"template IN A {\nansewr x\n}":                                       `unknown option "ansewr" (did you mean "answer"?)`,
 		"template IN A {\nanswer" + strings.Repeat(" x", 1001) + "\n}":       "a template has more than 1000 records in a section",

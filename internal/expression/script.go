@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,8 +39,8 @@ var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 // Len returns the number of variables and conditions.
 func (s *Script) Len() int { return len(s.variables) + len(s.conditions) }
 
-// AddVariable adds a variable with the value of an expression, which may use the variables before it. Its
-// error is one line.
+// AddVariable adds a variable with the value of an expression, which may use the variables before it. A name is set
+// once. The error is one line.
 func (s *Script) AddVariable(name, text string) error {
 	env := s.env(newEvaluation(), nil)
 	_, function := env[name]
@@ -47,7 +48,9 @@ func (s *Script) AddVariable(name, text string) error {
 	switch {
 	case !identifier.MatchString(name):
 		return fmt.Errorf("%q is no name of a variable; write letters, digits and _", name)
-	case s.samples[name] == nil && function || known || !isIdentifier(name):
+	case slices.ContainsFunc(s.variables, func(v variable) bool { return v.name == name }):
+		return fmt.Errorf("the variable %q is set already; give this one another name", name)
+	case function || known || !isIdentifier(name):
 		return fmt.Errorf("the name %q is reserved; write another one", name)
 	}
 	prog, err := compile(text, expr.Env(env), expr.DisableBuiltin("type"))

@@ -37,7 +37,7 @@ func TestScript(t *testing.T) {
 		{"a = group('n'); b = int(a) * 2; b == 14", "map[a:7 b:14] true"},
 		{"a = group(1); a != '7'", "map[a:7] false"},
 		{"group('none') == ''; group(true) == ''; name() == 'www.example.org.'", "map[] true"},
-		{"a = nil; a = 2; a == 2", "map[a:2] true"},
+		{"a = nil; b = a == nil; b", "map[a:<nil> b:true] true"},
 		{"a = [1, 'x']; len(a) == 2 && a[1] == 'x'", "map[a:[1 x]] true"},
 		{"a = group('n'); a == '8'; int('x') == 1", "map[a:7] false"}, // the second condition is not evaluated
 		{"a = int('x')", "variable a: "},
@@ -66,7 +66,7 @@ func TestScript(t *testing.T) {
 // TestScriptErrors: names that are reserved, and expressions that are none.
 func TestScriptErrors(t *testing.T) {
 	var got []string
-	for _, lines := range []string{"a-b = 1", "name = 1", "group = 1", "len = 1", "true = 1", "in = 1", "a = (", "a = b", "1 + 1", "a == 1; a = 1"} {
+	for _, lines := range []string{"a-b = 1", "name = 1", "group = 1", "len = 1", "true = 1", "in = 1", "a = 1; a = 2", "a = nil; a = 2", "a = (", "a = b", "1 + 1", "a == 1; a = 1"} {
 		_, err := script(t, lines)
 		if err == nil {
 			t.Errorf("%s: no error", lines)
@@ -81,6 +81,7 @@ func TestScriptErrors(t *testing.T) {
 	want := []string{
 		`"a-b" is no name of a variable`, `the name "name" is reserved`, `the name "group" is reserved`, `the name "len" is reserved`,
 		`the name "true" is reserved`, `the name "in" is reserved`,
+		`the variable "a" is set already`, `the variable "a" is set already`,
 	}
 	if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
 		t.Errorf("errors (-want +got):\n%s", diff)
