@@ -220,6 +220,11 @@ func (s *service) loadBalancerName() wire.Name {
 	return s.target
 }
 
+// externalTargets returns how many targets the SRV records of each port of s have outside of the cluster.
+func (s *service) externalTargets() int {
+	return max(1, len(s.external4)/4+len(s.external6)/16) // or the load balancer's host name
+}
+
 // eachExternal yields the external addresses of s, packed.
 func (s *service) eachExternal(yield func(string) bool) {
 	addrSet{s.external4, s.external6}.each(yield)

@@ -11,7 +11,7 @@ import (
 // transfer. Their number is the product of two lists that tenants write, and each record is remembered.
 const maxTransferPairs = 1 << 14
 
-// clusterIPWeight is the weight of the SRV records of a Service with a cluster IP in a transfer, as in CoreDNS.
+// clusterIPWeight is the weight of the SRV records of a Service with a cluster IP in a transfer of a zone of `kubernetes`, as in CoreDNS.
 const clusterIPWeight = 100
 
 // protocolLabels are the labels of protocols, in wire form.
@@ -202,10 +202,11 @@ func (w *recordYielder) yieldSRVs(owner []byte, s keyedService) {
 }
 
 // yieldPorts yields the SRV records of s that lead to target: those of owner for all ports, unless it is nil, and those of named
-// ports.
+// ports. In a zone of `k8s_external` they have the weights of answers.
 func (w *recordYielder) yieldPorts(owner, target []byte, s keyedService) {
 	var seen portSet
 	var numbers []uint16
+	counts := s.countPorts()
 	for p := s.ports; p != "" && !w.stopped; {
 		name, proto, number, rest := p.next()
 		p = rest
@@ -214,12 +215,40 @@ func (w *recordYielder) yieldPorts(owner, target []byte, s keyedService) {
 		}
 		if owner != nil && seen.add(number, numbers) {
 			numbers = append(numbers, number)
-			w.addSRV(owner, clusterIPWeight, number, target)
+			w.addSRV(owner, w.portWeight(s, counts[portKey{}]), number, target)
 		}
 		if below := w.portOwner(name, proto, s.key); below != nil {
-			w.addSRV(below, clusterIPWeight, number, target)
+			w.addSRV(below, w.portWeight(s, counts[portKey{name, proto}]), number, target)
 		}
 	}
+}
+
+// portKey is a name of ports and their protocol; the zero value is all ports.
+type portKey struct {
+	name  string
+	proto byte
+}
+
+// countPorts returns the number of ports of each name of s.
+func (s *service) countPorts() map[portKey]int {
+	counts := make(map[portKey]int)
+	for p := s.ports; p != ""; {
+		name, proto, _, rest := p.next()
+		p = rest
+		counts[portKey{}]++
+		if name != "" {
+			counts[portKey{name, proto}]++
+		}
+	}
+	return counts
+}
+
+// portWeight returns the weight of the SRV records of a name of s that has so many ports.
+func (w *recordYielder) portWeight(s keyedService, ports int) uint16 {
+	if w.external == nil {
+		return clusterIPWeight
+	}
+	return srvWeight(ports * s.externalTargets())
 }
 
 // portOwner returns the name of a named port of the service with that key; nil if there is none.

@@ -15,9 +15,9 @@ import (
 // Records of the zone of names outside of the cluster that only one of the programs sends, with the reasons.
 var (
 	externalCoreDNSOnly = map[string]string{
-		"_http._tcp.edge-named.plain.out.test. TTL in srv 0 100 80 test.": "CoreDNS cuts two labels off a load balancer's host name",
-		"edge-both.plain.out.test. TTL in cname host.ext.test.":           "a name with addresses is no alias",
-		"edge-named.plain.out.test. TTL in srv 0 100 80 host.ext.test.":   "an alias has no other records",
+		"_http._tcp.edge-named.plain.out.test. TTL in srv 0 WEIGHT 80 test.": "CoreDNS cuts two labels off a load balancer's host name",
+		"edge-both.plain.out.test. TTL in cname host.ext.test.":              "a name with addresses is no alias",
+		"edge-named.plain.out.test. TTL in srv 0 100 80 host.ext.test.":      "an alias has no other records",
 	}
 	externalAgentOnly = map[string]string{
 		"_http._tcp.edge-named.plain.out.test. TTL in srv 0 100 80 host.ext.test.": "the load balancer's whole host name",
@@ -51,7 +51,8 @@ func withoutListed(t *testing.T, records []string, listed map[string]string) []s
 
 // externalRecords leaves out of a transfer what [transferredRecords] does, and:
 //   - the TTL of SRV and CNAME records, which CoreDNS takes from the directive kubernetes;
-//   - the weight of SRV records that lead to their own name, which is alone, or among equals.
+//   - the weight of SRV records that lead to the service itself, all of one weight: CoreDNS gives each that of a record alone, and not
+//     the weight that it has in answers.
 func externalRecords(list []string) []string {
 	list = transferredRecords(list)
 	for i, rr := range list {
@@ -59,7 +60,7 @@ func externalRecords(list []string) []string {
 		if len(f) > 4 && (f[3] == "srv" || f[3] == "cname") && (f[1] == "30" || f[1] == strconv.Itoa(externalTTL)) {
 			f[1] = "TTL"
 		}
-		if len(f) == 8 && f[3] == "srv" && f[0] == f[7] {
+		if len(f) == 8 && f[3] == "srv" && (f[0] == f[7] || strings.HasSuffix(f[0], "."+f[7])) {
 			f[5] = "WEIGHT"
 		}
 		list[i] = strings.Join(f, " ")
