@@ -385,6 +385,8 @@ func (m *match) pairCount(b *Budget) (n int) {
 		return 0
 	}
 	switch {
+	case m.node == externalService:
+		return min(maxPairs, m.port.count(m.svc.ports, b)*m.svc.externalTargets())
 	case m.usesServiceAddrs():
 		list := m.serviceAddrs()
 		return min(maxPairs, m.port.count(m.svc.ports, b)*(len(list.v4)/4+len(list.v6)/16))

@@ -292,9 +292,10 @@ func (e *External) SOA(name wire.Name) (soa wire.RR, ok bool) { return e.zone.SO
 
 // Snapshot is as [Zone.Snapshot]. Only with `headless` it needs slices. The snapshot has the NS record with the name server's
 // addresses, and the records of each Service that is reachable from outside: its addresses, and SRV records of its name and
-// of its named ports. A load balancer that has only a host name is a CNAME, beside which there are no SRV records of the same name
-// (RFC 1034, 3.6.2). With `headless`, a headless Service has the addresses of its endpoints, and SRV records of its own name, of
-// its endpoints' names and of its named ports. Endpoints behind cluster IPs have no records.
+// of its named ports, which lead to the addresses and to the load balancer's host name. A load balancer that has only a host
+// name is a CNAME, beside which there are no SRV records of the same name (RFC 1034, 3.6.2). With `headless`, a headless Service
+// has the addresses of its endpoints, and SRV records of its own name, of its endpoints' names and of its named ports. Endpoints
+// behind cluster IPs have no records.
 func (e *External) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
 	return (&Snapshot{zone: e.zone, external: e, origin: e.zone.transferableOrigin(name)}).current(ctx)
 }
@@ -306,14 +307,11 @@ func (e *External) has(key string, s *service) bool {
 
 // writeExternal writes the records of qtype of an externally reachable service: its
 // addresses, or a CNAME if its load balancer has only a host name. Addresses take
-// precedence: a CNAME allows no other records (RFC 2181, section 10.1).
+// precedence: a CNAME allows no other records (RFC 2181, section 10.1). SRV records lead to
+// the addresses and to the host name.
 func writeExternal(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
 	switch qtype {
 	case wire.TypeSRV:
-		if target = m.svc.loadBalancerName(); target != "" {
-			writeLoadBalancerSRV(w, m, target)
-			return ""
-		}
 		writeSRV(w, m)
 	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME:
 		if target = m.svc.loadBalancerName(); target != "" {

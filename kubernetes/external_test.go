@@ -28,7 +28,8 @@ import (
 //   - CNAME queries get the CNAME that A queries get, not NODATA.
 //   - A name with addresses is no alias too (RFC 2181, 10.1), and has one CNAME at
 //     most: CoreDNS writes one for each host name beside the addresses.
-//   - SRV to the name of a load balancer comes without the addresses of that name.
+//   - SRV to the name of a load balancer comes without the addresses of that name. Of
+//     several names the first one counts.
 //   - An address counts once in the weights of SRV records, however often the Service
 //     names it.
 //   - `_._tcp` and `_http._` are no names, where CoreDNS takes the empty part for any;
@@ -113,6 +114,10 @@ func TestExternal(t *testing.T) {
 		{"_no._tcp.named.default.example.org", dns.TypeSRV, outNXDomain},
 		{"both.default.example.org", dns.TypeA, "answered NOERROR | both.default.example.org. 5 IN A 192.0.2.5 |"},
 		{"both.default.example.org", dns.TypeAAAA, outNoData},
+		{"both.default.example.org", dns.TypeSRV, "answered NOERROR | both.default.example.org. 5 IN SRV 0 50 80 both.default.example.org. " +
+			"| both.default.example.org. 5 IN SRV 0 50 80 lb-1.example.net. | extra both.default.example.org. 5 IN A 192.0.2.5 |"},
+		{"_http._tcp.both.default.example.org", dns.TypeSRV, "answered NOERROR | _http._tcp.both.default.example.org. 5 IN SRV 0 50 80 both.default.example.org. " +
+			"| _http._tcp.both.default.example.org. 5 IN SRV 0 50 80 lb-1.example.net. | extra both.default.example.org. 5 IN A 192.0.2.5 |"},
 		// Services that are not reached from outside, and what is no Service.
 		{"inside.default.example.org", dns.TypeA, outNXDomain},
 		{"one.inside.default.example.org", dns.TypeA, outNXDomain},

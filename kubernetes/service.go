@@ -211,18 +211,30 @@ func (s *service) externallyReachable() bool {
 	return s.external4 != "" || s.external6 != "" || s.loadBalancerName() != ""
 }
 
-// loadBalancerName returns the host name of the load balancer of s, "" if it has an address
-// or no name.
-func (s *service) loadBalancerName() wire.Name {
-	if s.kind == externalName || s.external4 != "" || s.external6 != "" {
+// loadBalancer returns the host name of the load balancer of s, "" if it has none.
+func (s *service) loadBalancer() wire.Name {
+	if s.kind == externalName {
 		return ""
 	}
 	return s.target
 }
 
+// loadBalancerName returns the host name of the load balancer of s, "" if it has an address
+// or no name.
+func (s *service) loadBalancerName() wire.Name {
+	if s.external4 != "" || s.external6 != "" {
+		return ""
+	}
+	return s.loadBalancer()
+}
+
 // externalTargets returns how many targets the SRV records of each port of s have outside of the cluster.
 func (s *service) externalTargets() int {
-	return max(1, len(s.external4)/4+len(s.external6)/16) // or the load balancer's host name
+	n := len(s.external4)/4 + len(s.external6)/16
+	if s.loadBalancer() != "" {
+		n++
+	}
+	return n
 }
 
 // eachExternal yields the external addresses of s, packed.

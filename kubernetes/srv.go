@@ -72,7 +72,7 @@ func (t *srvWriter) writeAll(m *match) bool {
 				return false
 			}
 		}
-		return true
+		return m.node != externalService || t.writeLoadBalancer(m.svc.loadBalancer())
 	}
 	for _, s := range m.svc.slices {
 		if !t.writeSlice(m, s) {
@@ -268,18 +268,18 @@ func writeSRV(w *answerWriter, m *match) {
 	}
 }
 
-// writeLoadBalancerSRV writes SRV records that point to the host name of a load balancer.
-// They have no glue: the name would have to be resolved first.
-func writeLoadBalancerSRV(w *answerWriter, m *match, to wire.Name) {
-	t := srvWriter{answerWriter: *w, port: m.port, weight: srvWeight(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
-	if !t.readPorts(m.svc.ports) {
-		return
+// writeLoadBalancer writes the records that lead to the host name of a load balancer, none for "". They have no glue: the name
+// would have to be resolved first. It returns as writeAll.
+func (t *srvWriter) writeLoadBalancer(to wire.Name) bool {
+	if to == "" {
+		return true
 	}
 	var buf [6 + wire.MaxName]byte
 	rdata := append(buf[:6], to...)
 	for _, number := range t.numbers {
-		if _, ok := t.writeRecord(srvTarget{"", number}, rdata); !ok {
-			return
+		if _, ok := t.writeRecord(srvTarget{string(to), number}, rdata); !ok {
+			return false
 		}
 	}
+	return true
 }

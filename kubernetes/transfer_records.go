@@ -194,10 +194,20 @@ func (w *recordYielder) yieldSRVs(owner []byte, s keyedService) {
 		if s.kind == clusterIP && (s.v4 != "" || s.v6 != "") {
 			w.yieldPorts(owner, owner, s)
 		}
-	case s.loadBalancerName() != "":
-		w.yieldPorts(nil, []byte(s.loadBalancerName()), s)
 	default:
+		w.yieldExternalSRVs(owner, s)
+	}
+}
+
+// yieldExternalSRVs yields the SRV records that lead to the addresses of s and to the host name of its load balancer.
+func (w *recordYielder) yieldExternalSRVs(owner []byte, s keyedService) {
+	if s.external4 != "" || s.external6 != "" {
 		w.yieldPorts(owner, owner, s)
+	} else {
+		owner = nil // an alias
+	}
+	if to := s.loadBalancer(); to != "" {
+		w.yieldPorts(owner, []byte(to), s)
 	}
 }
 

@@ -21,6 +21,8 @@ var (
 	}
 	externalAgentOnly = map[string]string{
 		"_http._tcp.edge-named.plain.out.test. TTL in srv 0 100 80 host.ext.test.": "the load balancer's whole host name",
+		"_http._tcp.edge-both.plain.out.test. TTL in srv 0 50 80 host.ext.test.":   "CoreDNS sends the first SRV record of a name",
+		"edge-both.plain.out.test. TTL in srv 0 50 80 host.ext.test.":              "CoreDNS sends the first SRV record of a name",
 	}
 )
 

@@ -144,10 +144,7 @@ func knownLoadBalancers() []*knownDifference {
 					return view{}, false
 				}
 				v := c.view.clone()
-				v.Answer = filterRecords(v.Answer, func(r record) bool {
-					inside := r.Type != "SRV" || strings.HasSuffix(strings.ToLower(r.Data), "."+externalZone)
-					return r.Owner == c.name && r.Type != "CNAME" && inside
-				})
+				v.Answer = filterRecords(v.Answer, func(r record) bool { return r.Owner == c.name && r.Type != "CNAME" })
 				if len(v.Answer) == 0 {
 					return c.negativeReply("NOERROR"), true
 				}
@@ -192,10 +189,11 @@ func knownLoadBalancers() []*knownDifference {
 }
 
 // withSRVWeights is the view with SRV weights by what is there: CoreDNS has each of
-// the addresses in the additional section, once.
+// the addresses in the additional section, once, and the host names of load balancers.
 func (c comparison) withSRVWeights() view {
 	v := c.view.clone()
-	n := len(v.Answer) * max(1, len(v.Additional))
+	outside := len(filterRecords(v.Answer, func(r record) bool { return !strings.HasSuffix(strings.ToLower(r.Data), "."+externalZone) }))
+	n := (len(v.Answer)-outside)*len(v.Additional) + outside
 	for i, r := range v.Answer {
 		f := strings.Fields(r.Data)
 		if r.Type == "SRV" && len(f) == 4 {
