@@ -62,6 +62,16 @@ func (p *parser) blocks(g group) []*Block {
 	return list
 }
 
+// setupDirectives set up listeners, or the process: in CoreDNS they have no place in the chain of plugins.
+var setupDirectives = []string{
+	"bind", "debug", "grpc_server", "health", "https", "https3", "multisocket", "pprof", "quic", "ready", "reload", "root", "timeouts", "tls",
+}
+
+// OnlySetup reports whether b has no directive that queries reach. They are REFUSED then.
+func (b *Block) OnlySetup() bool {
+	return !slices.ContainsFunc(b.Directives(), func(name string) bool { return !slices.Contains(setupDirectives, name) })
+}
+
 // checkCertificate reports a block that has no certificate for its transport.
 func (p *parser) checkCertificate() {
 	b := p.block

@@ -75,3 +75,21 @@ func TestLacks(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlySetup: which blocks have no directive that queries reach.
+func TestOnlySetup(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": true, "bind 127.0.0.1": true, "health\nready\nreload\nroot .\ndebug\npprof": true, "timeouts {\nread 3s\n}\nmultisocket\nquic\nhttps": true,
+		"errors": false, "log": false, "prometheus": false, "cache": false, "nsid a": false, "bufsize 1232": false, "bind 127.0.0.1\nwhoami": false,
+		"loop": false, "metadata": false, "cancel": false, "view a {\nexpr true\n}": false, "grpc . 192.0.2.1": false,
+	} {
+		c, err := config.Parse(config.Source{Text: []byte("a.test {\n" + text + "\n}\n")})
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if got := c.Blocks[0].OnlySetup(); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -212,6 +213,22 @@ func TestFinishing(t *testing.T) {
 	m.Question[0].Qclass = dns.ClassCHAOS
 	if got := told(d.ask(m)); got != "REFUSED" {
 		t.Errorf("what no zone takes is %s", got)
+	}
+}
+
+// TestOnlySetup: a block without a step is REFUSED, also for the names of a block above it, and its queries are counted as those that no
+// zone takes.
+func TestOnlySetup(t *testing.T) {
+	z := &resolver.Zone{Name: resolvertest.ZoneName(t, "setup.test"), OnlySetup: true}
+	d := newDesk(t, z, &resolver.Zone{Name: wire.Root, Whoami: true}).from("192.0.2.1:53", resolver.UDP)
+	for query, want := range map[string]string{"setup.test. A": "REFUSED", "a.setup.test. AAAA": "REFUSED", "other. A": "NOERROR"} {
+		if got := dns.RcodeToString[d.ask(asked(query)).Rcode]; got != want {
+			t.Errorf("%s is %s, want %s", query, got, want)
+		}
+	}
+	var sums resolver.Sums
+	if z.Stats.AddTo(&sums); !reflect.DeepEqual(sums, resolver.Sums{}) {
+		t.Errorf("the zone has counted %+v", sums)
 	}
 }
 

@@ -38,6 +38,8 @@ func (rt *Routes) traceZone(r *Request, z *Zone) {
 		r.note(stepZone, Answered, onlyIN)
 	case r.Query.EDNS && r.Query.Version != 0:
 		r.note(stepZone, Answered, fmt.Sprintf("EDNS version %d is not known", r.Query.Version))
+	case rt.match(r) != nil:
+		r.note(stepZone, Answered, "the server block has no directive that answers queries")
 	default:
 		r.note(stepZone, Answered, "no server block of the listener takes the name")
 	}

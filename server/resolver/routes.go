@@ -122,7 +122,11 @@ func (rt *Routes) zoneFor(r *Request) (*Zone, wire.Rcode) {
 	if r.Query.EDNS && r.Query.Version != 0 {
 		return nil, wire.BadVers
 	}
-	return rt.match(r), wire.Refused
+	z := rt.match(r)
+	if z != nil && z.OnlySetup {
+		return nil, wire.Refused
+	}
+	return z, wire.Refused
 }
 
 // upstreams returns the first pool that takes q's name, nil for none.

@@ -25,6 +25,8 @@ type Zone struct {
 	Name wire.Name
 	// Line is the line of the server block in the Corefile, for explanations.
 	Line int
+	// OnlySetup says that the server block has no step; queries are REFUSED.
+	OnlySetup bool
 	// Addr is where the zone's queries arrive, for expressions of templates.
 	Addr netip.AddrPort
 	// View decides which queries the zone takes; nil: all.

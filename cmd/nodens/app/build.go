@@ -232,7 +232,10 @@ func (a *builder) buildRoutes(g *generation) {
 			at := listenAddr(b, addr)
 			g.listeners[at] = listenerConfig(g, g.listeners[at], b)
 			for _, name := range b.Zones {
-				z := &resolver.Zone{Name: name, Line: b.Line, Addr: addr, AgentOnly: agentOnly, Stats: a.statsFor(b.Transport, addr, name.String(), b.ViewName())}
+				z := &resolver.Zone{
+					Name: name, Line: b.Line, OnlySetup: b.OnlySetup(), Addr: addr, AgentOnly: agentOnly,
+					Stats: a.statsFor(b.Transport, addr, name.String(), b.ViewName()),
+				}
 				for _, install := range installers {
 					install(z)
 				}
