@@ -56,11 +56,11 @@ func newUDPReader(l *listener, index int) *udpReader {
 func (u *udpReader) run() {
 	b, r := u.batch, &u.request
 	for u.socket.ReadBatch(b) {
-		u.progress.tick()
 		if b.N == 0 {
 			u.yield(u.startQueries())
 			continue
 		}
+		u.progress.tick() // only with packets: the end of the batch is below
 		cfg := u.l.config.Load()
 		r.Arrival = clock.Now()
 		u.delays.Sample(u.socket, b.N, r.Arrival)

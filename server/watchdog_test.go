@@ -10,7 +10,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // Inside the package: it checks the size of a reader's counter.
@@ -70,6 +72,29 @@ func TestAlive(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAliveAfterForwarding checks that a server is alive that waits after it has forwarded a query. Its reader may have
+// returned without a packet, only because the reply of an upstream was there.
+func TestAliveAfterForwarding(t *testing.T) {
+	for _, w := range readerKinds {
+		t.Run(w.name, func(t *testing.T) {
+			b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
+			s, addr := startReaders(t, w.limits, w.plain, &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, b.Addr())})
+			c, watchdog := newClient(t, addr), s.NewWatchdog()
+			for range 5 {
+				if err := c.ask(); err != nil {
+					t.Fatal(err)
+				}
+				watchdog.Alive()
+				for start := time.Now(); !watchdog.Alive(); runtime.Gosched() {
+					if time.Since(start) > patience {
+						t.Fatal("the readers wait, and the server is not alive")
+					}
+				}
+			}
+		})
+	}
 }
 
 // TestProgressCacheLine checks that readers do not share cache lines.
