@@ -33,6 +33,8 @@ const (
 type Zones interface {
 	// Answer writes the answer to q into r. Only with [Leads] it allocates.
 	Answer(q *wire.Query, r *wire.Reply) (Outcome, Lead)
+	// Contains reports whether name, in lower case, is in one of the zones.
+	Contains(name []byte) bool
 	// Data returns the data of the zone with this name, nil if they are not loaded. served is false if there is no
 	// such zone. A change makes other data, so the caller may read these for as long as a transfer takes.
 	Data(origin wire.Name) (data Data, served bool)

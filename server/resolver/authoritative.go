@@ -29,6 +29,30 @@ func (z *Zone) authoritative(r *Request) Outcome {
 	return notMine
 }
 
+// refusesOthers reports whether z has zones, no upstreams, and name is in none of the zones. As an authoritative server, z refuses
+// the name, as CoreDNS does. For a resolver, a name that none of its upstreams takes is a failure.
+func (z *Zone) refusesOthers(name []byte) bool {
+	if len(z.Forward) > 0 {
+		return false
+	}
+	authoritative := false
+	for _, zones := range z.zoneTables() {
+		if zones == nil {
+			continue
+		}
+		if zones.Contains(name) {
+			return false
+		}
+		authoritative = true
+	}
+	return authoritative
+}
+
+// zoneTables returns the sources of zones in their order; nil for a directive that z does not have.
+func (z *Zone) zoneTables() [3]authority.Zones {
+	return [...]authority.Zones{z.File, z.Auto, z.Secondary}
+}
+
 // answerFrom answers r from zones.
 func (r *Request) answerFrom(zones authority.Zones, from source) Outcome {
 	found, lead := zones.Answer(&r.Query, &r.reply)
@@ -96,7 +120,7 @@ func (z *Zone) findTransfer(origin wire.Name) (*authority.Source, error) {
 			return &authority.Source{SOA: soa, Load: func(ctx context.Context) (authority.Data, error) { return snapshot(ctx, v, origin) }}, nil
 		}
 	}
-	for _, zones := range []authority.Zones{z.File, z.Auto, z.Secondary} {
+	for _, zones := range z.zoneTables() {
 		if zones == nil {
 			continue
 		}

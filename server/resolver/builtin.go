@@ -56,9 +56,14 @@ const (
 )
 
 // whoami is the last step, for queries that no upstream takes. It answers with the client's
-// address and port if the directive is set, else with SERVFAIL.
+// address and port if the directive is set, else with an error.
 func (z *Zone) whoami(r *Request) Outcome {
-	if !z.Whoami {
+	switch {
+	case z.Whoami:
+	case z.refusesOthers(r.Query.Name()):
+		r.note(stepZone, Answered, "the server block answers names of its zones only, and the name is in none of them")
+		return r.fail(wire.Refused)
+	default:
 		r.note(stepZone, Answered, "no step of the server block answers the name, and no forward directive takes it")
 		return r.fail(wire.ServFail)
 	}

@@ -1,6 +1,7 @@
 package resolver_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/test/rig/resolvertest"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // zoneFile returns the table of the zone f.test with these lines, whose names fall through if through is set.
@@ -70,6 +72,34 @@ func TestFile(t *testing.T) {
 			}
 			if got := inShort(newDesk(t, z).ask(question(tt.name, dns.TypeA))); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestOtherNames: names in none of its zones are refused by a block that has only zones, as in CoreDNS. They are a failure
+// of a block with upstreams, and of one that has other sources only.
+func TestOtherNames(t *testing.T) {
+	pool := upstream.New(&config.Forward{
+		From: resolvertest.ZoneName(t, "up.test"), To: []config.Target{{Addr: netip.MustParseAddrPort("127.0.0.1:1")}}, HealthDomain: wire.Root,
+	}, upstream.Options{})
+	t.Cleanup(func() { _ = pool.Close() })
+	for _, tt := range []struct {
+		name, qname, want string
+		zone              *resolver.Zone
+	}{
+		{"file", "other.test.", "REFUSED", &resolver.Zone{File: zoneFile(t, false)}},
+		{"auto", "other.test.", "REFUSED", &resolver.Zone{Auto: zoneFile(t, false)}},
+		{"secondary", "other.test.", "REFUSED", &resolver.Zone{Secondary: zoneFile(t, false)}},
+		{"a name that falls through", "no.F.test.", "SERVFAIL", &resolver.Zone{File: zoneFile(t, true)}},
+		{"an upstream for a third zone", "other.test.", "SERVFAIL", &resolver.Zone{File: zoneFile(t, false), Forward: []*upstream.Pool{pool}}},
+		{"hosts alone", "other.test.", "SERVFAIL", &resolver.Zone{Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.test")}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.zone.Name, tt.zone.Stats = wire.Root, resolver.NewStats()
+			reply := newDesk(t, tt.zone).ask(question(tt.qname, dns.TypeA))
+			if got := dns.RcodeToString[reply.Rcode]; got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
 			}
 		})
 	}

@@ -155,7 +155,7 @@ func (z *Zone) vetted(r *Request) Outcome {
 //  8. aaaa: no upstream is asked for addresses that the client can't use.
 //  9. cache: answers of the upstreams. With permission to wait the forward step looks there.
 //  10. forward: the first pool that takes the name.
-//  11. whoami, or SERVFAIL: there is nobody to ask.
+//  11. whoami, or an error: there is nobody to ask. It is REFUSED from a server of zones only.
 func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of all sources, in one place
 	if o := z.template(r); o != notMine {
 		return o

@@ -126,6 +126,9 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) (authority.Outcome, authori
 	return o, lead
 }
 
+// Contains reports whether name is in one of the zones. See [authority.Zones].
+func (t *Table) Contains(name []byte) bool { return t.zone(name) != nil }
+
 // zone returns the longest zone that has name, nil for none.
 func (t *Table) zone(name []byte) *served {
 	if t.within != nil && !slices.ContainsFunc(t.within, func(z wire.Name) bool { return wire.Under(name, z) }) {
