@@ -136,6 +136,9 @@ func (t *Table) load() error {
 	return nil
 }
 
+// File returns the path of the hosts file.
+func (t *Table) File() string { return t.cfg.File }
+
 // Entries returns the number of addresses and reverse names, for coredns_hosts_entries.
 func (t *Table) Entries() int { return t.records.Load().entries }
 

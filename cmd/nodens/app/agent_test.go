@@ -174,7 +174,7 @@ func TestMetricNames(t *testing.T) {
 		`coredns_health_request_failures_total 0`,
 		`coredns_reload_failed_total 0`,
 		`coredns_reload_version_info{hash="sha512",value="`,
-		`coredns_hosts_entries `,
+		`coredns_hosts_entries{hostsfile="/etc/hosts"} `,
 		`coredns_kubernetes_dns_programming_duration_seconds_count{service_kind="headless_with_selector"} 0`,
 		`nodens_kubernetes_objects{kind="service"} 1`,
 		`process_cpu_seconds_total`, `go_goroutines`,

@@ -213,8 +213,8 @@ var metricsTable = [...]declared{
 			last := slices.MaxFunc(list, func(a, b *hosts.Table) int { return a.ModTime().Compare(b.ModTime()) })
 			return max(0, float64(last.ModTime().UnixNano())/1e9)
 		}},
-	{gauge("coredns_hosts_entries", "Entries of all hosts tables. Only with hosts.").summed().formerly("coredns_hosts_entries_count"),
-		(*hosts.Table).Entries},
+	{gauge("coredns_hosts_entries", "Entries of the hosts tables by file, with the lines in the Corefile. Only with hosts.", "hostsfile").summed().formerly("coredns_hosts_entries_count"),
+		func(t *hosts.Table, s series) { s.put(uint64(t.Entries()), t.File()) }},
 
 	{histogram("coredns_kubernetes_dns_programming_duration_seconds", "Time from a change of endpoints until queries are answered with it, by kind of Service.", "service_kind").summed(),
 		func(st kubernetes.Stats, s series) {
