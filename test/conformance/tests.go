@@ -16,12 +16,20 @@ import (
 // focus and skip choose the tests by their full names, as the options of these names do.
 const (
 	focus = `\[sig-network\] DNS`
-	skip  = `\[sig-network\] DNS configMap nameserver`
+	skip  = `\[sig-network\] DNS configMap nameserver|` + offByDefault
 )
 
-// skipReason is why the tests that skip matches don't run.
-const skipReason = "changes the Corefile of CoreDNS and expects pods to see the effect; with a node-local agent, " +
-	"pods ask the agent, which has a Corefile of its own"
+// offByDefault is in the names of tests of a feature that the release does not have on.
+const offByDefault = `\[Feature:OffByDefault\]`
+
+// skipReason is why a test that skip matches doesn't run.
+func skipReason(name string) string {
+	if regexp.MustCompile(offByDefault).MatchString(name) {
+		return "needs a feature that is off in this release unless a feature gate is set"
+	}
+	return "changes the Corefile of CoreDNS and expects pods to see the effect; with a node-local agent, " +
+		"pods ask the agent, which has a Corefile of its own"
+}
 
 // runTests runs the tests in the network of the control plane, from which nodes and pods can be
 // reached.
@@ -142,7 +150,7 @@ func (r *report) add(spec ginkgoSpec, excluded bool) {
 	case spec.State == "passed":
 		r.passed++
 	case spec.State == "skipped" && excluded:
-		r.skipped = append(r.skipped, skipped{spec.name(), skipReason})
+		r.skipped = append(r.skipped, skipped{spec.name(), skipReason(spec.name())})
 	case spec.State == "skipped":
 		r.skipped = append(r.skipped, skipped{spec.name(), spec.Failure.Message})
 	default:

@@ -20,6 +20,7 @@ func spec(kind, name, state, message string) string {
 func TestParseReport(t *testing.T) {
 	const other = `{"ContainerHierarchyTexts":["[sig-network] Services"],"LeafNodeType":"It","LeafNodeText":"works","State":"failed"}`
 	const configMap = `{"ContainerHierarchyTexts":["[sig-network] DNS configMap nameserver","Change stubDomain"],"LeafNodeType":"It","LeafNodeText":"changes","State":"skipped"}`
+	const off = "d [Alpha] [Feature:OffByDefault]"
 	for _, tt := range []struct {
 		name  string
 		specs []string
@@ -30,10 +31,11 @@ func TestParseReport(t *testing.T) {
 			name: "all pass",
 			specs: []string{
 				spec("SynchronizedBeforeSuite", "", "passed", ""), spec("It", "a", "passed", ""), spec("It", "b", "passed", ""), other, configMap,
-				spec("It", "c", "skipped", "only for gce"),
+				spec("It", "c", "skipped", "only for gce"), spec("It", off, "skipped", ""),
 			},
 			want: report{passed: 2, skipped: []skipped{
-				{"[sig-network] DNS configMap nameserver Change stubDomain changes", skipReason}, {"[sig-network] DNS c", "only for gce"},
+				{"[sig-network] DNS configMap nameserver Change stubDomain changes", skipReason("")}, {"[sig-network] DNS c", "only for gce"},
+				{"[sig-network] DNS " + off, "needs a feature that is off in this release unless a feature gate is set"},
 			}},
 		},
 		{
