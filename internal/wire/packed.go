@@ -179,21 +179,13 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	if err != nil {
 		return Response{}, err
 	}
-	if s.rewrite && !s.repack && !s.mixed {
+	switch {
+	case s.repack || s.rewrite && s.mixed && s.Records <= maxRepacked:
+		if msg, err = s.replace(msg, q, left); err != nil {
+			return Response{}, err
+		}
+	case s.rewrite && !s.mixed:
 		msg = s.withPointers(msg, q)
-	} else if s.repack || s.rewrite && s.Records <= maxRepacked {
-		written, err := s.rewritten(msg, q)
-		if err == nil {
-			msg = written
-		} else if s.repack { // or else it is passed on as it is
-			return Response{}, err
-		}
-		rcode, ede := s.Rcode, s.ede // repack drops them with the OPT record
-		// Names that were written out may be pointers now.
-		if s, err = scanResponse(msg, q, 2*left); err != nil {
-			return Response{}, err
-		}
-		s.Rcode, s.ede = rcode, ede
 	}
 	s.Packed = pack(msg[:s.end], q, s.ttls)
 	flags := u16(msg[2:])&(flagAA|flagTC|flagRA|flagAD) | flagQR | uint16(s.Rcode&rcodeMask)
@@ -201,6 +193,25 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	put16(s.Packed.data[10:], u16(msg[10:])-s.opts)
 	put16(s.Packed.data, s.ede)
 	return s.Response, nil
+}
+
+// replace returns msg rewritten, or as it is if that fails and it may be passed on so, and makes s what is read from that, with
+// the budget left.
+func (s *responseScan) replace(msg []byte, q *Query, left readBudget) ([]byte, error) {
+	written, err := s.rewritten(msg, q)
+	switch {
+	case err == nil:
+		msg = written
+	case s.repack:
+		return nil, err
+	}
+	rcode, ede := s.Rcode, s.ede // repack drops them with the OPT record
+	// Names that were written out may be pointers now.
+	if *s, err = scanResponse(msg, q, 2*left); err != nil {
+		return nil, err
+	}
+	s.Rcode, s.ede = rcode, ede
+	return msg, nil
 }
 
 // withPointers returns msg with a pointer to the question as the owner of every record but OPT, which are addresses of the qname.
@@ -331,9 +342,7 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	}
 	// Records after an OPT record can't just be moved: names point by offset.
 	s.repack = s.repack || s.opts > 0
-	written := namesQuestion(msg, q, rr.Start)
-	s.rewrite = s.rewrite || written
-	s.mixed = s.mixed || addressLen(rr.Type) == 0 || !written && u16(msg[rr.Start:]) != questionPointer
+	s.countOwner(msg, q, rr)
 	s.end = rr.End
 	s.Records++
 	ttl := rr.TTL
@@ -350,6 +359,13 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 			s.NegativeTTL = min(ttl, u32(msg[rr.End-4:]))
 		}
 	}
+}
+
+// countOwner notes whether the owner of rr is the qname.
+func (s *responseScan) countOwner(msg []byte, q *Query, rr Record) {
+	written := namesQuestion(msg, q, rr.Start)
+	s.rewrite = s.rewrite || written
+	s.mixed = s.mixed || addressLen(rr.Type) == 0 || !written && u16(msg[rr.Start:]) != questionPointer
 }
 
 // countOPT adds an OPT record to s.
