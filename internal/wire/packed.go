@@ -180,7 +180,7 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 		return Response{}, err
 	}
 	switch {
-	case s.repack || s.rewrite && s.mixed && s.Records <= maxRepacked:
+	case s.needsObjects():
 		if msg, err = s.replace(msg, q, left); err != nil {
 			return Response{}, err
 		}
@@ -193,6 +193,11 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	put16(s.Packed.data[10:], u16(msg[10:])-s.opts)
 	put16(s.Packed.data, s.ede)
 	return s.Response, nil
+}
+
+// needsObjects reports whether the message is to be rewritten and withPointers can't do it.
+func (s *responseScan) needsObjects() bool {
+	return s.repack || s.rewrite && s.mixed && s.Records <= maxRepacked
 }
 
 // replace returns msg rewritten, or as it is if that fails and it may be passed on so, and makes s what is read from that, with
