@@ -7,8 +7,8 @@
 // programs. Each program gets one line: the seconds it took, the CPU seconds, built or kept
 // or FAIL, and its name. With -path, only the paths of the programs are printed.
 //
-// The builds run at the lowest priority. A test that needs a program which is being built waits
-// for it. A program that fails does not stop the others. The exit code is 0 if all programs
+// The builds run at a lower priority than tests. At the lowest one, tests that wait for a program exceeded their time in
+// runs where none was kept. A test that needs a program which is being built waits for it. A program that fails does not stop the others. The exit code is 0 if all programs
 // are there. SIGINT and SIGTERM stop the builds, and so does the end of the parent process;
 // what is complete stays.
 package main
@@ -55,7 +55,7 @@ func main() {
 // settle lowers the thread's priority and makes the process end with its parent: `go run` does
 // not pass SIGTERM on.
 func settle() error {
-	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, 19); err != nil {
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, 5); err != nil {
 		return fmt.Errorf("lowering the priority: %w", err)
 	}
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGTERM), 0, 0, 0)
