@@ -346,7 +346,8 @@ func (h *chaosTest) restore(ctx context.Context, s *suite) (string, error) {
 		return "", errNoLoadPods
 	}
 	_, err := s.cluster.Kubectl(ctx, "", "delete", "namespace", chaosNamespace, "--wait=false")
-	if err = errors.Join(err, h.setCorefile(ctx, h.corefile), h.waitAgentsReady(ctx)); err != nil {
+	// Other parts apply the manifest of the base, which kubectl can't merge with a profile that it has not set.
+	if err = errors.Join(err, h.setCorefile(ctx, h.corefile), h.setProfile(ctx, baseProfile)); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d agents ready, on %d nodes", len(h.nodes), len(h.nodes)), nil

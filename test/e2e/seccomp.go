@@ -7,8 +7,11 @@ import (
 	"strings"
 )
 
-// localhostProfile is the change of daemonset/components/seccomp.
-const localhostProfile = `[{"op": "replace", "path": "/spec/template/spec/securityContext/seccompProfile", "value": {"type": "Localhost", "localhostProfile": "nodens.json"}}]`
+// The change of daemonset/components/seccomp, and back to the base.
+const (
+	localhostProfile = `{"type": "Localhost", "localhostProfile": "nodens.json"}`
+	baseProfile      = `{"type": "RuntimeDefault"}`
+)
 
 // restrict gives the nodes the seccomp profile of daemonset/seccomp, and the agents the overlay that names it: all that follows runs
 // with it.
@@ -22,19 +25,25 @@ func (h *chaosTest) restrict(ctx context.Context, s *suite) (string, error) {
 			return "", fmt.Errorf("%w: %s", err, out)
 		}
 	}
-	if err := h.kubectl(ctx, "patch", "daemonset", agentDaemonSet, "--type=json", "--patch="+localhostProfile); err != nil {
-		return "", err
-	}
-	if err := h.awaitRollout(ctx); err != nil {
-		return "", err
-	}
-	if err := h.waitAgentsReady(ctx); err != nil {
+	if err := h.setProfile(ctx, localhostProfile); err != nil {
 		return "", err
 	}
 	if err := h.checkFilters(ctx); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d agents with a filter", len(h.nodes)), nil
+}
+
+// setProfile gives the agents another seccomp profile, and waits until all have it.
+func (h *chaosTest) setProfile(ctx context.Context, profile string) error {
+	const patch = `[{"op": "replace", "path": "/spec/template/spec/securityContext/seccompProfile", "value": %s}]`
+	if err := h.kubectl(ctx, "patch", "daemonset", agentDaemonSet, "--type=json", "--patch="+fmt.Sprintf(patch, profile)); err != nil {
+		return err
+	}
+	if err := h.awaitRollout(ctx); err != nil {
+		return err
+	}
+	return h.waitAgentsReady(ctx)
 }
 
 // checkFilters checks that each node's agent has one filter of system calls.
