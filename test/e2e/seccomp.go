@@ -34,6 +34,15 @@ func (h *chaosTest) restrict(ctx context.Context, s *suite) (string, error) {
 	return fmt.Sprintf("%d agents with a filter", len(h.nodes)), nil
 }
 
+// release gives the agents the profile of the base. Other parts apply its manifest, which kubectl can't merge with a profile that
+// it has not set.
+func (h *chaosTest) release(ctx context.Context, _ *suite) (string, error) {
+	if h.api == nil {
+		return "", errNoLoadPods
+	}
+	return "", h.setProfile(ctx, baseProfile)
+}
+
 // setProfile gives the agents another seccomp profile, and waits until all have it.
 func (h *chaosTest) setProfile(ctx context.Context, profile string) error {
 	const patch = `[{"op": "replace", "path": "/spec/template/spec/securityContext/seccompProfile", "value": %s}]`
