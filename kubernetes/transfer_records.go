@@ -216,7 +216,10 @@ func (w *recordYielder) yieldExternalSRVs(owner []byte, s keyedService) {
 func (w *recordYielder) yieldPorts(owner, target []byte, s keyedService) {
 	var seen portSet
 	var numbers []uint16
-	counts := s.countPorts()
+	var counts map[portKey]int
+	if w.external != nil {
+		counts = s.countPorts()
+	}
 	for p := s.ports; p != "" && !w.stopped; {
 		name, proto, number, rest := p.next()
 		p = rest
