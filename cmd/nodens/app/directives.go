@@ -34,8 +34,7 @@ type directive struct {
 	beside func(p *blockParts) runner
 	// metrics puts the metrics of the directive in all blocks of g.
 	metrics func(s *scrape, g *generation)
-	// check reports what keeps the agent from starting that is not known before the files of b's directive are read, or its
-	// selectors.
+	// check reads what the agent reads of b's directive when it starts, its files or selectors, and reports what is wrong with it.
 	check func(b *config.Block, to *config.FileCheck)
 }
 
