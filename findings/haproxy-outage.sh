@@ -4,23 +4,11 @@ work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian haproxy=2.6.12-1+deb12u4 liblua5.3-0 libopentracing-c-wrapper0 libopentracing1 libpcre2-8-0 libssl3
 python3 - <<'PYTHON'
-import http.server
 import urllib.error
 import urllib.request
 from loopback import *
 
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
-        self.send_response(204)
-        self.end_headers()
-
-
-service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-threading.Thread(target=service.serve_forever, daemon=True).start()
+service = backend()
 HOLD = "hold timeout 1h\n    hold other 1h\n    hold refused 1h"
 outage = threading.Event()
 seen = {}
@@ -42,7 +30,7 @@ frontend f
     bind 127.0.0.1:{port}
     default_backend b
 backend b
-    server-template web 3 web.shop.svc.cluster.local:{service.server_address[1]} resolvers cluster resolve-prefer ipv4 init-addr none
+    server-template web 3 web.shop.svc.cluster.local:{service} resolvers cluster resolve-prefer ipv4 init-addr none
 """), ready=lambda: status(port) == 204)
     ready.wait()
     outage.wait()

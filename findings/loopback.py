@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import http.server
 import os
 import random
 import socket
@@ -189,6 +190,22 @@ def end(p):
 def answers(port, name="ready.example.", tcp=False):
     """Returns a condition for start: the server at port replies to a query."""
     return lambda: ask(port, name, timeout=0.5, tcp=tcp)[0] is not None
+
+
+def backend(address="127.0.0.1"):
+    """Starts an HTTP server that answers 204, and returns its port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+        def do_GET(self):
+            self.send_response(204)
+            self.end_headers()
+
+    server = http.server.ThreadingHTTPServer((address, 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address[1]
 
 
 def nsd(port, zones):

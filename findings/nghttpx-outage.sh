@@ -4,23 +4,11 @@ work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian nghttp2-proxy=1.52.0-1+deb12u3 libnghttp2-14 libc-ares2 libev4 libjemalloc2 libssl3 zlib1g
 look_ups 'nameserver 127.0.0.1' <<'PYTHON'
-import http.server
 import urllib.error
 import urllib.request
 from loopback import *
 
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
-        self.send_response(204)
-        self.end_headers()
-
-
-service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-threading.Thread(target=service.serve_forever, daemon=True).start()
+service = backend()
 code, silent = [NOERROR], threading.Event()
 dns = Upstream(lambda name, qtype, q, tcp: (None if silent.is_set() else
                                             reply(q, code[0], ttl=5, rdata=bytes([127, 0, 0, 1]) if qtype == A else None), 0), port=53)
@@ -38,7 +26,7 @@ def get(port):
 def nghttpx(label, extra=""):
     port = free_port()
     start("nghttpx", "--conf=" + write(label, f"""frontend=127.0.0.1,{port};no-tls
-backend=web.shop.svc.cluster.local,{service.server_address[1]};;dns
+backend=web.shop.svc.cluster.local,{service};;dns
 workers=1
 {extra}
 """), ready=lambda: get(port) == 204)

@@ -1,26 +1,9 @@
 """nginx as a proxy that resolves its backend's name for each request."""
 
-import http.server
 import urllib.error
 import urllib.request
 from collections import Counter
 from loopback import *
-
-
-def backend():
-    """Starts an HTTP server that answers 204, and returns its port."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-        def do_GET(self):
-            self.send_response(204)
-            self.end_headers()
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server.server_address[1]
 
 
 def statuses(servers, service, extra=""):

@@ -5,7 +5,6 @@ work=$(mktemp -d) # removed at the end
 debian socat=1.7.4.4-2 nghttp2-proxy=1.52.0-1+deb12u3 libnghttp2-14 libc-ares2 libev4 libjemalloc2 libssl3 libwrap0 libnsl2 libtirpc3 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1 zlib1g
 look_ups 'nameserver 127.0.0.1' <<'PYTHON'
 import http.client
-import http.server
 from loopback import *
 
 UP, DOWN = "127.0.0.2", "127.0.0.3"
@@ -20,18 +19,7 @@ def handle(name, qtype, q, tcp):
         struct.pack("!3HLH", 0xC00C, A, 1, 5, 4) + socket.inet_aton(a) for a in NAMES[name.rstrip(".")]), 0
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
-        self.send_response(204)
-        self.end_headers()
-
-
-service = http.server.ThreadingHTTPServer((UP, 0), Handler)
-threading.Thread(target=service.serve_forever, daemon=True).start()
-dns, to = Upstream(handle, port=53), service.server_address[1]
+dns, to = Upstream(handle, port=53), backend(UP)
 
 
 def status(host, port):
