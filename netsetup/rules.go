@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 )
@@ -210,6 +211,8 @@ func (s *Setup) useBackend(b ruleBackend, reason string) {
 
 // removeOthers removes the rules that this agent or earlier ones have left in other backends, until it
 // finds none. A predecessor restores its own until it has handed over, which is before [Setup.Run].
+// A backend that the agent may not look at is left out: the manifest does not grant NET_RAW, which the legacy mode of iptables
+// needs, and any program can have made the kernel load that mode's tables.
 func (s *Setup) removeOthers(ctx context.Context) error {
 	if s.othersGone {
 		return nil
@@ -218,6 +221,11 @@ func (s *Setup) removeOthers(ctx context.Context) error {
 	var problems []error
 	for _, f := range s.others {
 		removed, err := f.remove(ctx, false)
+		if errors.Is(err, fs.ErrPermission) {
+			s.log.Info("did not look for rules of an earlier agent: if one has used this backend, run nodens cleanup with the capabilities NET_ADMIN and NET_RAW",
+				"backend", f.name(), "err", err)
+			continue
+		}
 		if err != nil || removed > 0 {
 			s.othersGone = false // look again at the next re-check
 			s.log.Info("removed rules of an earlier agent", "backend", f.name(), "rules", removed, "err", err)
