@@ -101,7 +101,7 @@ func (r *runner) build(ctx context.Context, p *testPackage) error {
 	p.binary = filepath.Join(r.dir, strings.ReplaceAll(p.ImportPath, "/", "_")+".test")
 	args := []string{"test", "-c", "-vet=off", "-ldflags=-w", "-o", p.binary}
 	if r.race(p) {
-		args = append(args, "-race")
+		args = append(args, gotest.RaceFlags...)
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
 	cmd.Dir, cmd.Env = p.Dir, append(os.Environ(), r.environment(p)...)

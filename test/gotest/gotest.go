@@ -19,6 +19,10 @@ import (
 	"time"
 )
 
+// RaceFlags are the flags of the go command for tests under the race detector. Stacks and reports do not need debugging
+// information, and compiling without it takes a fifth less CPU time. Callers must not change the slice.
+var RaceFlags = []string{"-race", "-gcflags=all=-dwarf=false"}
+
 // Package is a package with tests.
 type Package struct {
 	ImportPath, Dir string

@@ -226,8 +226,9 @@ func compile(ctx context.Context, dir, out, command string, args []string) (err 
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	cmd := exec.CommandContext(ctx, "go", append([]string{command, "-o", out}, args...)...)
 	cmd.Dir = dir
-	// GOFLAGS could contain another -mod, GOWORK another set of modules.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOTMPDIR="+tmp)
+	// GOFLAGS could contain another -mod, GOWORK another set of modules. With GOGC at 400, the compiler takes a sixth less
+	// CPU time, and up to 2 GiB of memory.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOTMPDIR="+tmp, "GOGC=400")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	// The kernel sends Pdeathsig when the thread ends that started the command.

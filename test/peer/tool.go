@@ -182,7 +182,8 @@ func (t tool) args(module string) ([]string, error) {
 		}
 		flags = append(flags, versionFlags(version)...)
 	}
-	args := []string{"-trimpath", "-ldflags", strings.Join(flags, " "), t.pkg}
+	// The linker removes the debugging information (-w). Without it from the start, compiling takes a fifth less CPU time.
+	args := []string{"-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", strings.Join(flags, " "), t.pkg}
 	if t.test {
 		// Without -vet=off, go test -c also vets all dependencies.
 		args = append([]string{"-c", "-vet=off"}, args...)
