@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -74,12 +75,16 @@ func (c *foreignChain) read(ctx context.Context) error {
 	return nil
 }
 
-// list returns the rules of the chain. In mode legacy they have no handles, and it reads the policy, too.
+// list returns the rules of the chain. In mode legacy they have no handles, and it reads the policy, too. Without the capability NET_RAW,
+// which mode legacy needs, it returns errNoChain, and what the chain drops stays dropped: [Setup.removeOthers] logs that.
 func (c *foreignChain) list(ctx context.Context) (rules []nftRule, err error) {
 	if c.legacy == nil {
 		return listRules(c.family, c.table, c.name)
 	}
 	lines, err := c.legacy.list(ctx, c.table, c.name)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, errNoChain
+	}
 	for _, line := range lines {
 		if strings.HasPrefix(line, "-A ") {
 			rules = append(rules, nftRule{line: line})

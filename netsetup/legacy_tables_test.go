@@ -18,7 +18,7 @@ func TestLegacyTablesOfOthers(t *testing.T) {
 	inNftNamespace(t, func(t *testing.T) {
 		if os.Getenv(unprivilegedEnv) == "" {
 			sh(t, "ip link set lo up; iptables-nft -t mangle -N KUBE-PROXY-CANARY")
-			sh(t, "iptables-legacy -t nat -L; ip6tables-legacy -t nat -L; iptables-legacy -t raw -L")
+			sh(t, "iptables-legacy -t nat -L; ip6tables-legacy -L; iptables-legacy -L; iptables-legacy -t raw -L")
 		}
 		withoutCapability(t, unix.CAP_NET_RAW, func() {
 			if _, err := execute(t.Context(), "", "iptables-legacy", "-t", "nat", "-S"); err == nil {

@@ -222,7 +222,7 @@ func (s *Setup) removeOthers(ctx context.Context) error {
 	for _, f := range s.others {
 		removed, err := f.remove(ctx, false)
 		if errors.Is(err, fs.ErrPermission) {
-			s.log.Info("did not look for rules of an earlier agent: if one has used this backend, run nodens cleanup with the capabilities NET_ADMIN and NET_RAW",
+			s.log.Info("cannot read the rules of another backend: there, rules of an earlier agent stay, and DNS is dropped if a rule says so; iptables (legacy) needs the capability NET_RAW",
 				"backend", f.name(), "err", err)
 			continue
 		}

@@ -68,6 +68,16 @@ func (l *network) file(name, text string) string {
 	return path
 }
 
+// script writes a shell script with one command, and returns its path.
+func (l *network) script(name, command string) string {
+	l.t.Helper()
+	path := l.file(name, "#!/bin/sh\n"+command+"\n")
+	if err := os.Chmod(path, 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	return path
+}
+
 // agentArgs returns the arguments of an agent at the link-local addresses that re-checks its rules
 // every second.
 func (l *network) agentArgs(more ...string) []string {

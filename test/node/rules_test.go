@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,11 +24,16 @@ import (
 // byte for byte as they were before.
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
-	for _, way := range testbed.ProxyModes {
-		t.Run(way, func(t *testing.T) {
+	const likeManifest = "without NET_RAW" // it can't use iptables' legacy mode
+	for _, name := range append(slices.Clone(testbed.ProxyModes), testbed.ProxyIptablesLegacy+", "+likeManifest) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newNetwork(t)
+			way, rights, _ := strings.Cut(name, ", ")
 			l.addKubeProxy(way)
+			if rights == likeManifest {
+				l.nodens = l.script("agent", "exec setpriv --bounding-set -all,+net_admin,+net_bind_service --inh-caps -all "+l.nodens+` "$@"`)
+			}
 			before := l.ruleSets()
 			args := l.allAddrArgs()
 			p := l.startAgentWith(args...)
