@@ -135,6 +135,21 @@ func usable(chosen []kernel) error {
 	return nil
 }
 
+// profiles returns what confines the agent's container: the repository's seccomp profile, and containerd's AppArmor profile.
+func profiles(ctx context.Context, root string) ([]entry, error) {
+	seccomp, err := os.ReadFile(filepath.Join(root, "daemonset/seccomp/nodens.json"))
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", "run", ".")
+	cmd.Dir, cmd.Env = filepath.Join(root, "test/kernels/apparmor"), append(os.Environ(), "GOWORK=off")
+	apparmor, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("containerd's AppArmor profile: %w", err)
+	}
+	return []entry{{name: "etc/seccomp.json", body: seccomp}, {name: "etc/apparmor-profile", body: apparmor}}, nil
+}
+
 // build returns what runs in the machines of an architecture.
 func build(ctx context.Context, dir, arch string) ([]entry, error) {
 	root, err := peer.Root()
@@ -145,6 +160,11 @@ func build(ctx context.Context, dir, arch string) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
+	profiles, err := profiles(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	entries = append(append(entries, profiles...), entry{name: "usr/bin/contained", link: "/init"})
 	for _, b := range []struct {
 		name string
 		args []string

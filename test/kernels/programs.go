@@ -25,7 +25,7 @@ const maxProgram = 64 << 20
 
 // programs returns the programs that the machines need, and their libraries.
 func programs(ctx context.Context, arch string) ([]entry, error) {
-	packs, err := debian.Archive{Arch: arch, Names: []string{"iproute2", "iptables", "nftables", "busybox-static"}, Suites: []string{programSuite}, Limit: maxProgram}.Packages(ctx, false)
+	packs, err := debian.Archive{Arch: arch, Names: []string{"iproute2", "iptables", "nftables", "busybox-static", "runc", "apparmor"}, Suites: []string{programSuite}, Limit: maxProgram}.Packages(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func programs(ctx context.Context, arch string) ([]entry, error) {
 		},
 		Triple: m.triple, Machine: m.machine,
 	}
-	wanted := []string{"usr/bin/ip", "usr/sbin/nft", "usr/bin/busybox"}
+	wanted := []string{"usr/bin/ip", "usr/sbin/nft", "usr/bin/busybox", "usr/sbin/runc", "usr/sbin/apparmor_parser"}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, does := range []string{"", "-restore", "-save"} {
 			wanted = append(wanted, "usr/sbin/"+family+"-nft"+does, "usr/sbin/"+family+"-legacy"+does)

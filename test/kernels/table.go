@@ -14,7 +14,7 @@ import (
 // columns are the features in the order of the table, as test/kernels/guest names them.
 func columns() []string {
 	return []string{"answers", "dummy interface", "socket per CPU", "read-only root", "cgroup v2", "hand-over",
-		"iptables-nft", "iptables-legacy", "nftables", "owner table", "missing modules", "kernel path"}
+		"iptables-nft", "iptables-legacy", "nftables", "owner table", "container", "missing modules", "kernel path"}
 }
 
 // row has what one machine has reported.

@@ -41,7 +41,7 @@ func TestTable(t *testing.T) {
 		cellsOf("6.12", "arm64", nil),
 	}
 	text := table(rows)
-	for _, want := range []string{"| refused (1) | yes | refused (2) |\n", "| no (3) | yes | yes | refused (2) |\n", "1. `no owner: the kernel is old`\n", "2. `no tcx`\n3. `no reply`\n"} {
+	for _, want := range []string{"| refused (1) | yes | yes | refused (2) |\n", "| no (3) | yes | yes | yes | refused (2) |\n", "1. `no owner: the kernel is old`\n", "2. `no tcx`\n3. `no reply`\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table has no %q:\n%s", want, text)
 		}

@@ -22,23 +22,9 @@ func failOpen(mode string) func(n *node) (string, error) {
 		if err := n.KubeProxy(mode); err != nil {
 			return n.withoutProxy(mode, err)
 		}
-		p, err := n.start(flagsOf(mode)...)
-		if err != nil {
-			return "", err
-		}
-		if log := p.Tail(); !strings.Contains(log, "failopen=true") {
-			return refused(log, "rules do not fail open")
-		}
-		written, err := n.ourRules(mode)
-		if err != nil || written == "" {
-			return "", fmt.Errorf("the agent has written no rules in this mode: %w", err)
-		}
-		err = errors.Join(
-			n.asked("with an agent", testbed.FromAgent.String(), n.Pod, n.Node),
-			n.restored(mode, written),
-		)
-		if err != nil {
-			return "", err
+		p, written, cell, err := n.keepsRules(mode)
+		if err != nil || cell != yes {
+			return cell, err
 		}
 		p.Kill()
 		if err := n.asked("after a kill", testbed.FromCluster.String(), n.Pod); err != nil {
@@ -46,6 +32,28 @@ func failOpen(mode string) func(n *node) (string, error) {
 		}
 		return yes, n.cleaned(mode, written)
 	}
+}
+
+// keepsRules starts an agent beside kube-proxy in a mode, which must write rules that fail open, and restore them. It returns
+// the agent, the rules, and the cell of the table.
+func (n *node) keepsRules(mode string) (p *peer.Process, written, cell string, err error) {
+	p, err = n.start(flagsOf(mode)...)
+	if err != nil {
+		return nil, "", "", err
+	}
+	if log := p.Tail(); !strings.Contains(log, "failopen=true") {
+		cell, err = refused(log, "rules do not fail open")
+		return p, "", cell, err
+	}
+	written, err = n.ourRules(mode)
+	if err != nil || written == "" {
+		return p, "", "", fmt.Errorf("the agent has written no rules in this mode: %w", err)
+	}
+	err = errors.Join(
+		n.asked("with an agent", testbed.FromAgent.String(), n.Pod, n.Node),
+		n.restored(mode, written),
+	)
+	return p, written, yes, err
 }
 
 // flagsOf are the flags of an agent with that kube-proxy. The programs of iptables are out of reach of the

@@ -42,6 +42,7 @@ func allFeatures(programs func() error) []feature {
 		{"iptables-legacy", failOpen(testbed.ProxyIptablesLegacy)},
 		{"nftables", failOpen(testbed.ProxyNftables)},
 		{"owner table", ownerTable},
+		{"container", container},
 		{"missing modules", missingModules},
 		{"kernel path", kernelPath(programs)},
 	}
@@ -53,7 +54,7 @@ func features(programs func() error) error {
 	var failed []string
 	for _, f := range allFeatures(programs) {
 		began := time.Now()
-		cell, err := inNetwork(f.try)
+		cell, err := inNetwork(agent, f.try)
 		if err != nil {
 			cell = "no: " + oneLine(err.Error())
 			failed = append(failed, f.name)
@@ -67,16 +68,20 @@ func features(programs func() error) error {
 	return nil
 }
 
-// inNetwork calls try in a new network.
-func inNetwork(try func(n *node) (string, error)) (string, error) {
+// agent is the program as a process of the node.
+const agent = "/usr/bin/nodens"
+
+// inNetwork calls try in a new network, whose node starts the program as its agent.
+func inNetwork(program string, try func(n *node) (string, error)) (string, error) {
 	dir, err := os.MkdirTemp("", "f")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	b, err := testbed.New(dir, "/usr/bin/nodens")
+	b, err := testbed.New(dir, agent)
 	cell := ""
 	if err == nil {
+		b.Nodens = program
 		cell, err = try(&node{b})
 	}
 	b.Close()

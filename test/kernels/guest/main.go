@@ -6,7 +6,7 @@
 // what the agent says, or "feature NAME: no: REASON". The last is the kernel path, about which it shows what it is
 // asked for: that the program's package answers on this kernel, or that it refuses and says why. It
 // writes "passed: …" last if all is well, and then it ends the machine. It must not be run anywhere
-// else, and refuses to.
+// else, and refuses to. Under the name contained it runs an agent in a container, for the feature of that name.
 package main
 
 import (
@@ -20,6 +20,10 @@ import (
 )
 
 func main() {
+	if os.Args[0] == contained {
+		fmt.Fprintln(os.Stderr, "contained:", contain(os.Args[1:]))
+		os.Exit(1)
+	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "guest is the first process of a virtual machine: go run ./test/kernels")
 		os.Exit(1)
@@ -80,7 +84,7 @@ func readOnlyRoot() error {
 func mounts() error {
 	var all error
 	for _, m := range []struct{ kind, at string }{
-		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"}, {"tracefs", "/sys/kernel/tracing"}, {"cgroup2", "/sys/fs/cgroup"},
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"}, {"tracefs", "/sys/kernel/tracing"}, {"cgroup2", "/sys/fs/cgroup"}, {"securityfs", "/sys/kernel/security"},
 	} {
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil {
 			all = errors.Join(all, fmt.Errorf("mounting %s: %w", m.at, err))

@@ -26,7 +26,7 @@ func missingModules(*node) (string, error) {
 	}
 	var words []string
 	for _, mode := range testbed.ProxyModes {
-		said, err := inNetwork(func(n *node) (string, error) { return n.withoutModules(mode) })
+		said, err := inNetwork(agent, func(n *node) (string, error) { return n.withoutModules(mode) })
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", mode, err)
 		}
