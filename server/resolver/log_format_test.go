@@ -44,6 +44,10 @@ func soa(r *wire.Reply) {
 	r.Add(wire.Authority, wire.AtQuestion, wire.TypeSOA, 60, make([]byte, 22))
 }
 
+func referral(r *wire.Reply) {
+	r.Add(wire.Authority, wire.AtQuestion, wire.TypeNS, 60, []byte{0})
+}
+
 // TestFormat: each placeholder, and what is none; the lines are those that CoreDNS
 // writes of the same queries.
 func TestFormat(t *testing.T) {
@@ -117,6 +121,11 @@ func TestKinds(t *testing.T) {
 	}{
 		{"an address", address, success, "NOERROR"},
 		{"none", soa, denial, "NODATA"},
+		{"a referral", referral, success, "DELEGATION"},
+		{"none, signed", func(r *wire.Reply) {
+			r.Add(wire.Authority, wire.AtQuestion, wire.TypeNSEC, 60, []byte{0})
+			soa(r)
+		}, denial, "NODATA"},
 		{"nothing at all", func(*wire.Reply) {}, success, "NOERROR"},
 		{"no such name", func(r *wire.Reply) { r.Fail(wire.NXDomain); soa(r) }, denial, "NXDOMAIN"},
 		{"an alias of no such name", func(r *wire.Reply) { r.Fail(wire.NXDomain); address(r) }, failure, "OTHERERROR"},

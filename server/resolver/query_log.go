@@ -135,6 +135,7 @@ type kind uint8
 
 const (
 	isAnswer kind = iota
+	isReferral
 	isNoData
 	isNoName
 	isFailure
@@ -142,18 +143,17 @@ const (
 )
 
 func (k kind) String() string {
-	return [...]string{"NOERROR", "NODATA", "NXDOMAIN", "SERVERERROR", "OTHERERROR"}[k]
+	return [...]string{"NOERROR", "DELEGATION", "NODATA", "NXDOMAIN", "SERVERERROR", "OTHERERROR"}[k]
 }
 
-// kind returns the kind of r's reply. A NOERROR reply without answers and authority is an
-// answer; an alias to a name that does not exist is neither an answer nor a denial.
+// kind returns the kind of r's reply. An alias to a name that does not exist is neither an answer nor a denial.
 func (r *Request) kind() kind {
 	answers := r.reply.Count(wire.Answer) > 0
 	switch rcode := r.reply.Rcode(); {
 	case r.Dropped():
 		return isOther
-	case rcode == wire.NoError && !answers && r.reply.Count(wire.Authority) > 0:
-		return isNoData
+	case rcode == wire.NoError && !answers:
+		return r.emptyKind()
 	case rcode == wire.NoError:
 		return isAnswer
 	case rcode == wire.NXDomain && !answers:
@@ -162,6 +162,17 @@ func (r *Request) kind() kind {
 		return isFailure
 	}
 	return isOther
+}
+
+// emptyKind returns the kind of r's reply, which is NOERROR without answers. Without SOA and NS records it is an answer.
+func (r *Request) emptyKind() kind {
+	if _, denies := r.reply.FirstTTL(wire.Authority, wire.TypeSOA); denies {
+		return isNoData
+	}
+	if _, refers := r.reply.FirstTTL(wire.Authority, wire.TypeNS); refers {
+		return isReferral
+	}
+	return isAnswer
 }
 
 // class is a value of the log directive's option class.
@@ -177,7 +188,7 @@ func (c class) String() string { return [...]string{"success", "denial", "error"
 
 func (k kind) class() class {
 	switch k {
-	case isAnswer:
+	case isAnswer, isReferral:
 		return success
 	case isNoData, isNoName:
 		return denial
