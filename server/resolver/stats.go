@@ -239,10 +239,19 @@ func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
 	for rc := range sum {
 		for src, n := range sum[rc] {
 			if n > 0 {
-				f(wire.Rcode(rc).String(), sourceNames[src], n)
+				f(rcodeLabel(wire.Rcode(rc)), sourceNames[src], n)
 			}
 		}
 	}
+}
+
+// rcodeLabel returns the value of the rcode label: the name of c, or RCODE and its number as in CoreDNS.
+func rcodeLabel(c wire.Rcode) string {
+	name := c.String()
+	if _, named := wire.ParseRcode(name); !named {
+		return "RCODE" + name
+	}
+	return name
 }
 
 // add adds more to sum, element by element.
@@ -255,7 +264,7 @@ func add(sum, more []uint64) {
 // rcodeCount is one more than the last rcode with a name (BADCOOKIE, 23).
 const rcodeCount = 24
 
-// countedTypes are the values of the type label. All other types are "other", so that clients
+// countedTypes are the values of the type label, which are CoreDNS's. All other types are "other", so that clients
 // cannot create labels.
 var countedTypes = [...]struct {
 	qtype uint16
@@ -265,7 +274,7 @@ var countedTypes = [...]struct {
 	{wire.TypeCNAME, "CNAME"}, {wire.TypeTXT, "TXT"}, {wire.TypeMX, "MX"}, {wire.TypeNS, "NS"}, {wire.TypeSOA, "SOA"},
 	{wire.TypeHTTPS, "HTTPS"}, {wire.TypeSVCB, "SVCB"}, {wire.TypeANY, "ANY"}, {wire.TypeDS, "DS"},
 	{wire.TypeDNSKEY, "DNSKEY"}, {wire.TypeRRSIG, "RRSIG"}, {wire.TypeNSEC, "NSEC"}, {wire.TypeNSEC3, "NSEC3"},
-	{wire.TypeNAPTR, "NAPTR"}, {wire.TypeTLSA, "TLSA"}, {wire.TypeCAA, "CAA"}, {wire.TypeAXFR, "AXFR"}, {wire.TypeIXFR, "IXFR"},
+	{wire.TypeAXFR, "AXFR"}, {wire.TypeIXFR, "IXFR"},
 }
 
 const typeCount = len(countedTypes)
