@@ -65,6 +65,7 @@ func (z *Zone) whoami(r *Request) Outcome {
 		return r.fail(wire.Refused)
 	default:
 		r.note(stepZone, Answered, "no step of the server block answers the name, and no forward directive takes it")
+		r.unanswered = true
 		return r.fail(wire.ServFail)
 	}
 	r.reply.SetAuthoritative()

@@ -3,6 +3,7 @@ package resolver_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -213,6 +214,29 @@ func TestFinishing(t *testing.T) {
 	m.Question[0].Qclass = dns.ClassCHAOS
 	if got := told(d.ask(m)); got != "REFUSED" {
 		t.Errorf("what no zone takes is %s", got)
+	}
+}
+
+// TestUnanswered: a query that no directive answers is an error in the log, also if its question was rewritten.
+func TestUnanswered(t *testing.T) {
+	for query, want := range map[string]string{
+		"no.test. MX":   "plugin/errors: 2 no.test. MX: no next plugin found",
+		"old.test. A":   "plugin/errors: 2 old.test. A: no next plugin found",
+		"by.hand. A":    "",
+		"by.hand. AAAA": "",
+	} {
+		var log bytes.Buffer
+		d := newDesk(t, &resolver.Zone{
+			Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Rewrite: rulesOf(t, "rewrite name old.test new.test"),
+			Errors: &resolver.ErrorLog{Plain: true, Logger: slog.New(slog.NewTextHandler(&log, nil))},
+		}).from("192.0.2.1:53", resolver.UDP)
+		for range 2 {
+			log.Reset()
+			_ = d.ask(asked(query))
+			if !strings.Contains(log.String(), want) || want == "" && log.Len() > 0 {
+				t.Errorf("%s: logged %q, want %q", query, &log, want)
+			}
+		}
 	}
 }
 

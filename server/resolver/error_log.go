@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,25 @@ type Consolidation struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	stopped bool
+}
+
+// errUnanswered is why a query failed that no directive has answered.
+var errUnanswered = errors.New("no directive of the server block answers the name")
+
+// failure returns why r's reply, which is finished, is an error or incomplete; nil if it is neither.
+func (r *Request) failure() error {
+	if r.err == nil && r.unanswered && r.reply.Rcode() == wire.ServFail {
+		return errUnanswered
+	}
+	return r.err
+}
+
+// coreDNSText returns err in CoreDNS's words, "" if it has none.
+func coreDNSText(err error) string {
+	if errors.Is(err, errUnanswered) {
+		return "no next plugin found"
+	}
+	return upstream.NetText(err)
 }
 
 // take counts one error and reports whether the caller is to log it by itself.
@@ -79,21 +99,20 @@ func (l *ErrorLog) matching(err error) *Consolidation {
 	if len(l.Patterns) == 0 {
 		return nil
 	}
-	text, netText := err.Error(), upstream.NetText(err)
+	text, coreDNS := err.Error(), coreDNSText(err)
 	if errors.Is(err, upstream.ErrTimeout) {
 		text += ": i/o timeout" // as it ends in CoreDNS
 	}
 	for _, p := range l.Patterns {
-		if p.Match.MatchString(text) || netText != "" && p.Match.MatchString(netText) {
+		if p.Match.MatchString(text) || coreDNS != "" && p.Match.MatchString(coreDNS) {
 			return p
 		}
 	}
 	return nil
 }
 
-// failed logs the error of r. limit bounds errors that no consolidation takes.
-func (l *ErrorLog) failed(r *Request, limit *limiter) {
-	err := r.err
+// failed logs err, why the query of r failed. limit bounds errors that no consolidation takes.
+func (l *ErrorLog) failed(r *Request, err error, limit *limiter) {
 	level, missed := slog.LevelError, int64(0)
 	if p := l.matching(err); p != nil {
 		if !p.take() {
@@ -108,7 +127,7 @@ func (l *ErrorLog) failed(r *Request, limit *limiter) {
 	}
 	qname, qtype := wire.Name(r.Query.Name()).String(), wire.TypeName(r.Query.Type)
 	if l.Plain {
-		l.Logger.Log(context.Background(), level, fmt.Sprintf("plugin/errors: %d %s %s: %v", r.reply.Rcode(), qname, qtype, err))
+		l.Logger.Log(context.Background(), level, fmt.Sprintf("plugin/errors: %d %s %s: %s", r.reply.Rcode(), qname, qtype, cmp.Or(coreDNSText(err), err.Error())))
 		return
 	}
 	l.Logger.Log(context.Background(), level, "query failed", "zone", r.zone.Name.String(), "qname", qname, "qtype", qtype, "client", r.Client, "err", err, "unlogged", missed)

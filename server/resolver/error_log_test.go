@@ -37,7 +37,7 @@ func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []
 	}}
 	x, _ := askedOf(t, func(*dns.Msg) {}, func(r *wire.Reply) { r.Fail(wire.ServFail) })
 	x.zone = &Zone{Name: wire.Root}
-	fail = func(err error) { x.err = err; log.failed(x, &x.zone.failed) }
+	fail = func(err error) { log.failed(x, err, &x.zone.failed) }
 	seen := 0
 	lines = func() []string {
 		text := out.String()[seen:]
@@ -141,5 +141,21 @@ func TestFailedPlain(t *testing.T) {
 	got := lines()
 	if len(got) != failuresPerSecond || got[0] != `level=ERROR msg="plugin/errors: 2 www.example.org. A: other"` {
 		t.Errorf("%d lines, the first %s", len(got), got[0])
+	}
+}
+
+// TestPlainWords: errors that CoreDNS has, too, are in its words.
+func TestPlainWords(t *testing.T) {
+	for err, want := range map[error]string{
+		fmt.Errorf("asking: %w", upstream.ErrNoUpstream): "no healthy proxies",
+		errUnanswered:       "no next plugin found",
+		upstream.ErrTooMany: upstream.ErrTooMany.Error(),
+	} {
+		fail, lines, log := failing(t, true, false)
+		log.Patterns = nil
+		fail(err)
+		if got := lines(); got[0] != fmt.Sprintf(`level=ERROR msg="plugin/errors: 2 www.example.org. A: %s"`, want) {
+			t.Errorf("%v is %s", err, got[0])
+		}
 	}
 }

@@ -32,8 +32,8 @@ func (r *Request) Finish() []byte {
 	if r.routes.Clients != nil {
 		r.countClient(msg)
 	}
-	if r.err != nil && z.Errors != nil {
-		z.Errors.failed(r, &z.failed)
+	if err := r.failure(); err != nil && z.Errors != nil {
+		z.Errors.failed(r, err, &z.failed)
 	}
 	if r.routes.Tail.Attached() {
 		r.publish(msg != nil)
@@ -264,8 +264,8 @@ func (r *Request) describe(answered bool) *tail.Query {
 	if a := r.asked(); a != nil {
 		q.Upstream, q.Hedged, q.HedgeWon = a.Server.String(), a.Hedged, a.HedgeWon
 	}
-	if r.err != nil {
-		q.Err = strings.ToValidUTF8(r.err.Error(), "?")
+	if err := r.failure(); err != nil {
+		q.Err = strings.ToValidUTF8(err.Error(), "?")
 	}
 	return q
 }

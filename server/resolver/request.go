@@ -113,6 +113,7 @@ type result struct {
 	hosts      epoch.Mark       // of the zone's hosts table when it was asked
 	admitted   bool             // the reply has addresses of a set of a policy
 	shed       bool             // there was no place to wait in, or it was lost
+	unanswered bool             // no directive has answered
 	overLimit  bool             // of the client, see [ClientLimit]
 	unsent     bool             // no reply is sent because of it
 	waste      bool             // the client's query is counted as search waste

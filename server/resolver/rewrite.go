@@ -67,7 +67,7 @@ func (rt *Routes) askRewritten(r *Request, sub *subquery) Outcome {
 		r.source = sub.source
 		return WouldWait
 	}
-	r.source, r.ordered, r.viaSearch = sub.source, sub.ordered, sub.viaSearch
+	r.source, r.ordered, r.viaSearch, r.unanswered = sub.source, sub.ordered, sub.viaSearch, sub.unanswered
 	r.verdicts, r.rule, r.rpz = sub.verdicts|r.verdicts&(audited|byNamespace), sub.rule, cmp.Or(sub.rpz, r.rpz)
 	if sub.verdicts&forbidden != 0 {
 		r.denial = sub.denial
