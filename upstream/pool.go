@@ -412,11 +412,14 @@ func (p *Pool) Stats() Stats {
 		if s.udp != s.tcp {
 			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
 		}
-		stream := &v.TCP
-		if s.protocol(true).datagrams {
-			stream = &v.QUIC
+		used := &v.TCP
+		switch {
+		case s.protocol(true).datagrams:
+			used = &v.QUIC
+		case s.target.Transport == config.DNSOverTLS:
+			used = &v.TLS
 		}
-		stream.Hits, stream.Misses = s.tcp.reuse()
+		used.Hits, used.Misses = s.tcp.reuse()
 		out.Servers = append(out.Servers, v)
 	}
 	return out

@@ -43,8 +43,8 @@ type Server struct {
 	// Unanswered counts the queries without a valid reply: in time, or before a server that was asked no
 	// earlier had answered.
 	Unanswered uint64
-	// UDP, TCP and QUIC count the connections used; TCP includes TLS and HTTPS.
-	UDP, TCP, QUIC Reuse
+	// UDP, TCP, TLS and QUIC count the connections used; TCP includes HTTPS and gRPC.
+	UDP, TCP, TLS, QUIC Reuse
 	// InFlight is the number of queries without a reply yet, MaxInFlight the most that there may
 	// be over the transport that the pool prefers.
 	InFlight, MaxInFlight int

@@ -69,8 +69,10 @@ func TestSecureTargets(t *testing.T) {
 			s.consecutiveProbeFailures.Store(9)
 			p.startProbe(s)
 			eventually(t, "a probe is answered", func() bool { return s.consecutiveProbeFailures.Load() == 0 })
-			if st := p.Stats().Servers[0]; st.TCP.Misses+st.QUIC.Misses == 0 || st.UDP != (Reuse{}) || st.RTT == 0 {
-				t.Errorf("connections %+v and %+v, RTT %v", st.TCP, st.UDP, st.RTT)
+			st := p.Stats().Servers[0]
+			used := map[config.Transport]Reuse{config.DNSOverTLS: st.TLS, config.DNSOverQUIC: st.QUIC, config.DNSOverHTTPS: st.TCP}[tt.target.Transport]
+			if all := st.UDP.Misses + st.TCP.Misses + st.TLS.Misses + st.QUIC.Misses; used.Misses == 0 || all != used.Misses || st.RTT == 0 {
+				t.Errorf("connections over UDP %+v, TCP %+v, TLS %+v, QUIC %+v, RTT %v", st.UDP, st.TCP, st.TLS, st.QUIC, st.RTT)
 			}
 		})
 	}

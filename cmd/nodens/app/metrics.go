@@ -383,8 +383,10 @@ func (s *scrape) exchanges(x exchanges, label, directive string) {
 	}
 	read(s, x, label, directive)
 	read(s, x.TCP, label, "tcp", directive)
-	if x.QUIC != (upstream.Reuse{}) { // most agents have no upstream over QUIC
-		read(s, x.QUIC, label, "quic", directive)
+	for proto, used := range map[string]upstream.Reuse{"tcp-tls": x.TLS, "quic": x.QUIC} {
+		if used != (upstream.Reuse{}) { // most agents have no such upstream
+			read(s, used, label, proto, directive)
+		}
 	}
 	if x.GRPC {
 		read(s, viaGRPC{x}, label)

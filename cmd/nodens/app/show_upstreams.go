@@ -47,7 +47,8 @@ func newUpstream(to upstream.Server) report.Upstream {
 		To: to.To.String(), Down: to.Down, Suspect: to.Suspected, RTTSeconds: to.RTT.Seconds(), Exchanges: make(map[string]uint64),
 		HealthcheckFailures: to.HealthcheckFailures, ConnectionFailures: to.Broken, UnexpectedReplies: to.UnexpectedReplies,
 		Hedges: to.Hedges, HedgeWins: to.HedgeWins, Suspicions: to.SuspectedTotal,
-		ReusedConnections: to.UDP.Hits + to.TCP.Hits + to.QUIC.Hits, NotReusedConnections: to.UDP.Misses + to.TCP.Misses + to.QUIC.Misses,
+		ReusedConnections:    to.UDP.Hits + to.TCP.Hits + to.TLS.Hits + to.QUIC.Hits,
+		NotReusedConnections: to.UDP.Misses + to.TCP.Misses + to.TLS.Misses + to.QUIC.Misses,
 	}
 	var n, sum float64
 	for rcode, h := range to.Durations {

@@ -85,7 +85,8 @@ func merge(a, b upstream.Server) upstream.Server {
 	if b.Budget == nil { // otherwise both have the budget of the address
 		sum.Budget = a.Budget
 	}
-	sum.UDP, sum.TCP, sum.QUIC = addReuse(a.UDP, b.UDP), addReuse(a.TCP, b.TCP), addReuse(a.QUIC, b.QUIC)
+	sum.UDP, sum.TCP = addReuse(a.UDP, b.UDP), addReuse(a.TCP, b.TCP)
+	sum.TLS, sum.QUIC = addReuse(a.TLS, b.TLS), addReuse(a.QUIC, b.QUIC)
 	sum.Durations = maps.Clone(b.Durations)
 	for rcode, h := range a.Durations {
 		sum.Durations[rcode] = sum.Durations[rcode].Add(h)
