@@ -50,7 +50,7 @@ func (r *Request) clusterMetadata(z *Zone, name, rest string) string {
 		}
 		return ""
 	}
-	return clusterNameParts(z.Cluster.Origins(), r.Query.Name())[rest]
+	return z.clusterNameParts(r.Query.Name())[rest]
 }
 
 // longestOrigin returns the longest of origins that has qname, "" for none.
@@ -63,25 +63,51 @@ func longestOrigin(origins []wire.Name, qname []byte) (longest wire.Name) {
 	return longest
 }
 
-// clusterNameParts takes qname apart: [_PORT._PROTOCOL.|ENDPOINT.]SERVICE.NAMESPACE.svc, in the longest of origins
-// that has it. The parts have CoreDNS's names; those that qname lacks are missing.
-func clusterNameParts(origins []wire.Name, qname []byte) map[string]string {
-	longest := longestOrigin(origins, qname)
+// clusterNameParts takes qname apart, by the longest origin of the cluster that has it. The parts have CoreDNS's names; those that qname
+// lacks are missing.
+func (z *Zone) clusterNameParts(qname []byte) map[string]string {
+	longest := longestOrigin(z.Cluster.Origins(), qname)
 	var labels []string // the last one first
 	for rest := qname; longest != "" && len(rest) > len(longest); rest = rest[1+rest[0]:] {
 		labels = slices.Insert(labels, 0, string(rest[1:1+rest[0]]))
 	}
-	if len(labels) > 0 && labels[0] != "svc" && labels[0] != "pod" || len(labels) > 5 {
+	var names []string
+	if len(labels) == 0 || labels[0] == "svc" || labels[0] == "pod" {
+		names = z.partNames(longest, labels)
+	}
+	if names == nil {
 		return map[string]string{"parse-error": "invalid query name"}
 	}
-	names := []string{"kind", "namespace", "service", "endpoint"}
-	if len(labels) == 5 {
-		names = []string{"kind", "namespace", "service", "protocol", "port-name"}
-		labels[3], labels[4] = strings.TrimPrefix(labels[3], "_"), strings.TrimPrefix(labels[4], "_")
-	}
 	parts := make(map[string]string)
-	for i, label := range labels {
-		parts[names[i]] = label
+	for i, name := range names {
+		parts[name] = labels[i]
 	}
 	return parts
+}
+
+// partNames returns the names of the first labels, the last one of a name below origin first, which it makes the values; nil if there are
+// too many labels.
+func (z *Zone) partNames(origin wire.Name, labels []string) []string {
+	names := []string{"kind", "namespace", "service", "endpoint"}
+	imports := slices.Contains(z.Multicluster, origin)
+	switch n := len(labels); {
+	case n < 5:
+		return names[:n]
+	case n > 5 && !imports && z.isZonal(labels):
+		slices.Reverse(labels[5:])
+		labels[3] = strings.Join(labels[5:], ".")
+		return append(names[:3], "zone")
+	case n > 5:
+		return nil
+	case imports && labels[3][0] != '_' && labels[4][0] != '_':
+		return append(names[:3], "cluster", "endpoint")
+	}
+	labels[3], labels[4] = strings.TrimPrefix(labels[3], "_"), strings.TrimPrefix(labels[4], "_")
+	return append(names[:3], "protocol", "port-name")
+}
+
+// isZonal reports whether labels, six or more with the last one first, are those of ZONE.pin._zone.SERVICE.NAMESPACE.svc, or of the
+// same with prefer. ZONE may have several.
+func (z *Zone) isZonal(labels []string) bool {
+	return z.Zonal && labels[0] == "svc" && labels[3] == "_zone" && (labels[4] == "pin" || labels[4] == "prefer")
 }

@@ -61,6 +61,39 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
+// TestClusterNames: the parts of names with a topology zone, and of those with a cluster's ID.
+func TestClusterNames(t *testing.T) {
+	var out bytes.Buffer
+	const parts = "{/kubernetes/kind} {/kubernetes/service} {/kubernetes/endpoint} {/kubernetes/cluster} {/kubernetes/zone} {/kubernetes/protocol} {/kubernetes/parse-error}"
+	z := &resolver.Zone{
+		Name: wire.Root, Metadata: []wire.Name{wire.Root}, Cluster: newPartial(t, "cluster.local", "clusterset.local"),
+		Multicluster: []wire.Name{resolvertest.ZoneName(t, "clusterset.local")}, Zonal: true,
+		Log: &resolver.QueryLog{
+			Logger: slog.New(slog.NewTextHandler(&out, nil)), Plain: true,
+			Rules: []resolver.LogRule{{Success: true, Denial: true, Error: true, Format: resolver.ParseFormat(parts)}},
+		},
+	}
+	d := newDesk(t, z).from("10.0.0.1:53", resolver.UDP)
+	const invalid = "- - - - - - invalid query name"
+	for name, want := range map[string]string{
+		"a.pin._zone.web.shop.svc.cluster.local.":            "svc web - - a - -",
+		"b.example.prefer._zone.web.shop.svc.cluster.local.": "svc web - - b.example - -",
+		"a.other._zone.web.shop.svc.cluster.local.":          invalid,
+		"a.pin._zone.web.shop.pod.cluster.local.":            invalid,
+		"a.b.c.web.shop.svc.cluster.local.":                  invalid,
+		"a.pin._zone.web.shop.svc.clusterset.local.":         invalid,
+		"e.east.web.shop.svc.clusterset.local.":              "svc web e east - - -",
+		"_http._tcp.web.shop.svc.clusterset.local.":          "svc web - - - tcp -",
+		"e.east.web.shop.svc.cluster.local.":                 "svc web - - - east -", // as in CoreDNS
+	} {
+		out.Reset()
+		d.ask(question(name, dns.TypeA))
+		if text := out.String(); !strings.Contains(text, `"`+want+`"`) {
+			t.Errorf("%s: %s, want %s", name, text, want)
+		}
+	}
+}
+
 // TestViewMetadata: a view selects pods by their namespace.
 func TestViewMetadata(t *testing.T) {
 	zone := func(view *resolver.View, addr string, metadata ...wire.Name) *resolver.Zone {

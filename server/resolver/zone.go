@@ -61,6 +61,10 @@ type Zone struct {
 	// External has the names under which Services are reached from outside of the cluster.
 	External External
 	Cluster  Cluster
+	// Multicluster are the origins of Cluster that have the names of ServiceImports. Zonal says that the others have names with a
+	// topology zone. The names of metadata depend on both.
+	Multicluster []wire.Name
+	Zonal        bool
 	// File answers from zone files, Auto from those of a directory, Secondary from zones that are transferred from primary servers.
 	File, Auto, Secondary authority.Zones
 	// Autopath follows the search paths of clients.

@@ -147,6 +147,7 @@ func (a *builder) openCluster(p *blockParts) (_ any, err error) {
 func (*builder) installCluster(p *blockParts, _ any) func(*resolver.Zone) {
 	return func(z *resolver.Zone) {
 		z.Cluster, z.ClusterDNS, z.Ordered = p.cluster(), clusterDNS(p, z.Name), p.cluster().Ordered()
+		z.Multicluster, z.Zonal = p.block.Kubernetes.Multicluster, p.block.Kubernetes.Zonal
 	}
 }
 
