@@ -28,8 +28,8 @@ type ZoneFile struct {
 
 // Records iterates over the records that text has, in order. $ORIGIN, $TTL, $INCLUDE (seven
 // levels deep) and $GENERATE (65,536 records in one line) are understood. The names of owners,
-// and those in NS, SOA, CNAME, MX, SVCB and HTTPS records, are in lower case, as CoreDNS has them. The record is valid
-// until the next one is read. An error is the last element; it has the line.
+// and those in NS, SOA, CNAME and MX records, are in lower case, as CoreDNS has them. All others stay as they are written: capitals in
+// SVCB and HTTPS records count for signatures (RFC 4034, 6.2) and digests (RFC 8976, 3.3.1). The record is valid until the next one is read. An error is the last element; it has the line.
 func (f ZoneFile) Records(text io.Reader) iter.Seq2[RR, error] {
 	return func(yield func(RR, error) bool) {
 		p := dns.NewZoneParser(text, f.Origin.String(), filepath.ToSlash(f.Path))
@@ -140,10 +140,6 @@ func targetNames(rr dns.RR) []*string {
 		return []*string{&rr.Target}
 	case *dns.MX:
 		return []*string{&rr.Mx}
-	case *dns.SVCB:
-		return []*string{&rr.Target}
-	case *dns.HTTPS:
-		return []*string{&rr.Target}
 	}
 	return nil
 }

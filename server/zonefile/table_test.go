@@ -35,7 +35,7 @@ mail         AAAA  2001:db8::2
 www     300  A     192.0.2.3
 www     300  A     192.0.2.3 ; twice
 _x._tcp      SRV   1 2 53 Mail
-svc          HTTPS 1 mail alpn=h2
+svc          HTTPS 1 Mail alpn=h2
 *.wild       A     192.0.2.9
 *.wild       MX    5 mail
 host.wild    TXT   "host"
@@ -173,7 +173,7 @@ func TestAnswer(t *testing.T) {
 		{"a.www.z.test.", dns.TypeA, "NXDOMAIN aa |  | " + soa},
 		{"_tcp.z.test.", dns.TypeA, "NOERROR aa |  | " + soa},
 		{"_x._tcp.z.test.", dns.TypeSRV, "NOERROR aa | _x._tcp.z.test. 60 SRV 1 2 53 Mail.z.test. | " + ns + " | mail.z.test. 60 A 192.0.2.2; mail.z.test. 60 AAAA 2001:db8::2"},
-		{"svc.z.test.", dns.TypeHTTPS, `NOERROR aa | svc.z.test. 60 HTTPS 1 mail.z.test. alpn="h2" | ` + ns + " | mail.z.test. 60 A 192.0.2.2; mail.z.test. 60 AAAA 2001:db8::2"},
+		{"svc.z.test.", dns.TypeHTTPS, `NOERROR aa | svc.z.test. 60 HTTPS 1 Mail.z.test. alpn="h2" | ` + ns + " | mail.z.test. 60 A 192.0.2.2; mail.z.test. 60 AAAA 2001:db8::2"},
 		{"h2.gen.z.test.", dns.TypeA, "NOERROR aa | h2.gen.z.test. 60 A 192.0.2.2 | " + ns},
 
 		{"x.wild.z.test.", dns.TypeA, "NOERROR aa | x.wild.z.test. 60 A 192.0.2.9 | " + ns},
