@@ -110,6 +110,10 @@ func TestCheckDaemonSet(t *testing.T) {
 	if _, stdout, _ := checkOutput(t, string(daemonset.Manifest), "-"); strings.Contains(stdout, "warning:") {
 		t.Errorf("warnings about nodens' own manifest:\n%s", stdout)
 	}
+	apart := strings.Replace(string(daemonset.Manifest), "- -localip\n", "- -setupinterface\n            - \"false\"\n            - -localip\n", 1)
+	if code, _, stderr := checkOutput(t, apart, "-"); code != exitError || !strings.Contains(stderr, `args: unexpected argument "false"`) {
+		t.Errorf("a value apart from its flag: exit code %d: %s", code, stderr)
+	}
 }
 
 // TestCheckJSON: errors and results as JSON.

@@ -113,6 +113,7 @@ func TestManyDashes(t *testing.T) {
 		{"verson", 2, `unknown command "verson"; did you mean "version"?`},
 		{"-conf x verson", 2, `unknown command "verson"; did you mean "version"?`},
 		{"x", 2, `unknown command "x"; the commands are advise, cache, check, cleanup,`},
+		{"-setupinterface false -conf a", 2, `unexpected argument "false"; a flag starts with dashes and takes its value as --name=value`},
 		{"-localipp=192.0.2.1", 2, "unknown flag --localipp; did you mean --localip?"},
 		{"--localipp 192.0.2.1", 2, "unknown flag --localipp; did you mean --localip?"},
 		{"check --localipp 192.0.2.1", 2, "unknown flag --localipp; did you mean --localip?"},

@@ -36,9 +36,6 @@ type agentFlags struct {
 func parseFlags(args []string) (*agentFlags, error) {
 	f := newAgentFlags()
 	flags, err := f.parse(args)
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q; a flag starts with dashes and takes its value as --name=value", flags.Arg(0))
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -46,13 +43,16 @@ func parseFlags(args []string) (*agentFlags, error) {
 	return f, nil
 }
 
-// parse reads args. It does not complete f.
+// parse reads args, which are flags only. It does not complete f.
 func (f *agentFlags) parse(args []string) (*pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("nodens", pflag.ContinueOnError)
 	flags.Usage = func() {}
 	f.register(flags)
 	if err := flags.Parse(cli.NormalizeFlags(flags, args)); err != nil {
 		return nil, cli.FlagError(flags, err)
+	}
+	if flags.NArg() > 0 {
+		return nil, cli.UnexpectedArgument(flags.Arg(0))
 	}
 	return flags, nil
 }

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -75,7 +76,12 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return Usagef("unexpected argument %q; a flag starts with dashes and takes its value as --name=value; %s", args[0], seeHelp(cmd))
+	return Usagef("%w; %s", UnexpectedArgument(args[0]), seeHelp(cmd))
+}
+
+// UnexpectedArgument returns the error for an argument where only flags may be.
+func UnexpectedArgument(arg string) error {
+	return fmt.Errorf("unexpected argument %q; a flag starts with dashes and takes its value as --name=value", arg)
 }
 
 // OneArg is for commands with one argument; what describes it.
@@ -93,6 +99,9 @@ func Args(least, most int, what string) cobra.PositionalArgs {
 
 // UnknownCommand returns the error for a command that parent does not have.
 func UnknownCommand(parent *cobra.Command, name string) error {
+	if _, err := strconv.ParseBool(name); err == nil { // as in "-setupinterface false"
+		return Usagef("%w; %s", UnexpectedArgument(name), seeHelp(parent))
+	}
 	var names []string
 	for _, c := range parent.Commands() {
 		if c.IsAvailableCommand() || c.Name() == "help" {
