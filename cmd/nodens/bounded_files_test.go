@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/peer"
@@ -23,8 +24,8 @@ func largeFile(t *testing.T, name string, size int64) string {
 	return path
 }
 
-// TestBoundedFiles: no file that a Corefile or a flag names is read without a bound. The error names the file and the
-// bound.
+// TestBoundedFiles: no file that a Corefile or a flag names is read without a bound, or waited for. The error names the
+// file and the bound.
 func TestBoundedFiles(t *testing.T) {
 	p := peer.Ports(t, 1)
 	large, manifest := largeFile(t, "file", 2<<20), largeFile(t, "m.yaml", 33<<20)
@@ -32,6 +33,9 @@ func TestBoundedFiles(t *testing.T) {
 	for i := range 3 {
 		agenttest.WriteFile(t, filepath.Join(many, fmt.Sprintf("%d.yaml", i)), strings.Repeat("#\n", 12<<20))
 	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	check.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	const unwritten = "is a pipe that no program writes to"
 	const megabyte, bytes = "it is larger than 1 MiB", "is larger than 1048576 bytes"
 	for _, c := range []struct{ name, body, path, want string }{
 		{"import", "import " + large, large, bytes},
@@ -45,6 +49,11 @@ func TestBoundedFiles(t *testing.T) {
 		{"device as manifest", "kubernetes cluster.local {\n manifests /dev/zero\n}", "/dev/zero", "not a regular file"},
 		{"manifests", "kubernetes cluster.local {\n manifests " + many + "\n}", many, "more than 64 MiB together"},
 		{"name servers", "forward . " + large, large, bytes},
+		{"pipe as import", "import " + pipe, pipe, unwritten},
+		{"pipe as name servers", "forward . " + pipe, pipe, unwritten},
+		{"pipe as CA", "forward . tls://127.0.0.1 {\n tls " + pipe + "\n}", pipe, unwritten},
+		{"pipe as search path", "autopath " + pipe, pipe, unwritten},
+		{"pipe as keys", "tsig {\n secrets " + pipe + "\n}", pipe, unwritten},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			conf := agenttest.WriteCorefile(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n %s\n}\n", p[0], c.body))
@@ -54,9 +63,11 @@ func TestBoundedFiles(t *testing.T) {
 			}
 		})
 	}
-	for _, args := range [][]string{{"check", "-conf", large}, {"-conf", large}} {
-		if code, _, stderr := outcome(t, args...); code == 0 || !strings.Contains(stderr, large+" "+bytes) {
-			t.Errorf("%v: %d %.1000s", args, code, stderr)
+	for path, want := range map[string]string{large: bytes, pipe: unwritten} {
+		for _, args := range [][]string{{"check", "-conf", path}, {"-conf", path}} {
+			if code, _, stderr := outcome(t, args...); code == 0 || !strings.Contains(stderr, path+" "+want) {
+				t.Errorf("%v: %d %.1000s", args, code, stderr)
+			}
 		}
 	}
 }

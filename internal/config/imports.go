@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/coredns/caddy/caddyfile"
 )
@@ -260,19 +262,26 @@ func expand(s string) string {
 }
 
 // ReadFile reads a Corefile, or another file that a Corefile names, of at most 1 MiB. A pipe or a device, such as
-// /dev/stdin, is a file, too; a directory is not. Errors name the file.
+// /dev/stdin, is a file, too; a directory is not, nor a pipe without a writer. Errors name the file.
 func ReadFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // otherwise opening a pipe waits for its writer
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.IsDir() {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
 		return nil, fmt.Errorf("%s is a folder", path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
+	}
+	if len(text) == 0 && info.Mode()&fs.ModeNamedPipe != 0 {
+		return nil, fmt.Errorf("%s is a pipe that no program writes to", path)
 	}
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
