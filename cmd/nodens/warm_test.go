@@ -61,3 +61,11 @@ func TestNoFolder(t *testing.T) {
 		t.Errorf("the error does not name the flag:\n%s", got)
 	}
 }
+
+// TestPidfileNotWritten: an agent that can't write its pidfile serves, as CoreDNS does.
+func TestPidfileNotWritten(t *testing.T) {
+	s := newSuccession(t, "-pidfile", "/dev/null/pid")
+	agent := s.start()
+	agent.AwaitLog("writing --pidfile /dev/null/pid: ")
+	s.ask()
+}

@@ -15,9 +15,10 @@ import (
 // and the rules, follows the node's name servers, answers in the kernel, saves the cache, serves the page, and has the pidfile and the
 // admin socket. It belongs to the goroutine of [agent.run].
 type activeTasks struct {
-	cancel context.CancelFunc // nil: the tasks do not run
-	tasks  sync.WaitGroup
-	admin  *admin
+	cancel  context.CancelFunc // nil: the tasks do not run
+	tasks   sync.WaitGroup
+	admin   *admin
+	pidfile bool // --pidfile has this process's ID
 }
 
 // setUpInterface creates the interface and assigns its addresses.
@@ -49,7 +50,7 @@ func (a *agent) setUpRules(ctx context.Context) error {
 // startActive starts the tasks. They run until stopActive, or until ctx ends.
 func (a *agent) startActive(ctx context.Context) (err error) {
 	if err := a.writePidfile(); err != nil {
-		return err
+		a.log.Warn("no pidfile", "err", err)
 	}
 	a.active.admin, err = a.openAdmin(a.opts.AdminSocket)
 	switch {
@@ -102,11 +103,12 @@ func (a *agent) writePidfile() error {
 	if err := file.Overwrite(a.opts.Pidfile, strconv.Itoa(os.Getpid())+"\n", 0o644); err != nil {
 		return fmt.Errorf("writing --pidfile %s: %w; name a file of its own, in a directory that only the agent's user can write to", a.opts.Pidfile, err)
 	}
+	a.active.pidfile = true
 	return nil
 }
 
 func (a *agent) removePidfile() {
-	if a.opts.Pidfile != "" {
+	if a.active.pidfile {
 		_ = os.Remove(a.opts.Pidfile)
 	}
 }
