@@ -90,6 +90,15 @@ func TestIPVS(t *testing.T) {
 	}
 }
 
+// TestForeignInterface: an interface of another kind under the agent's name stays, and the error says what to do about it.
+func TestForeignInterface(t *testing.T) {
+	f := newFakeNode()
+	f.putInterface(Interface{Name: DefaultInterfaceName, Kind: "bridge"})
+	before := f.dump()
+	wantError(t, newSetup(t, dualStack(), f).EnsureInterface(t.Context()), InterfaceCheck, "nodelocaldns", `"bridge"`, "delete it", "a name that no interface has")
+	check.Equal(t, before, f.dump(), "the node")
+}
+
 func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	f := newFakeNode()
 	empty := f.dump()

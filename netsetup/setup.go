@@ -382,7 +382,7 @@ func (s *Setup) findAddrInterface() (link Interface, changed int, err error) {
 		return link, changed, &Error{
 			Type: InterfaceCheck,
 			Op:   "adopting interface " + link.Name,
-			Hint: "give another name with --interfacename, such as " + DefaultInterfaceName + ", or use --setupinterface=false",
+			Hint: "delete it, give a name that no interface has with --interfacename, or use --setupinterface=false",
 			Err:  fmt.Errorf("it exists and is not a dummy interface (kind %q)", link.Kind),
 		}
 	}
