@@ -71,6 +71,9 @@ func openManifestSource(v *View, cfg *config.Kubernetes, selector labels.Selecto
 	if err := m.refresh(); err != nil {
 		return nil, fmt.Errorf("kubernetes: manifests: %w", err)
 	}
+	if m.stamp == "" {
+		v.log.Warn("no manifests yet: queries for the cluster's names fail", "paths", m.paths, "fix", "name a file, or a folder of .yaml, .yml or .json files")
+	}
 	return m, nil
 }
 
@@ -235,16 +238,37 @@ func (m *manifestSource) readFile(text []byte, all *objectLists) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err == nil && !json.Valid(doc) {
+		values := splitJSON(doc)
+		if err == nil && values == nil {
 			// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
 			doc, err = yaml.ToJSON(append([]byte("#\n"), doc...))
+			values = []json.RawMessage{doc}
 		}
-		if err == nil {
-			err = m.addDocument(doc, all)
+		for _, value := range values {
+			if err == nil {
+				err = m.addDocument(value, all)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", n, err)
 		}
+	}
+}
+
+// splitJSON returns the JSON values of text, which may follow each other as in what kubectl reads; nil if text is not JSON.
+func splitJSON(text []byte) (values []json.RawMessage) {
+	if json.Valid(text) { // without a copy
+		return []json.RawMessage{text}
+	}
+	for d := json.NewDecoder(bytes.NewReader(text)); ; {
+		var value json.RawMessage
+		switch err := d.Decode(&value); {
+		case errors.Is(err, io.EOF):
+			return values
+		case err != nil:
+			return nil
+		}
+		values = append(values, value)
 	}
 }
 

@@ -58,7 +58,7 @@ items:
 func TestManifestForms(t *testing.T) {
 	for name, text := range map[string]string{
 		"YAML": asYAML, "JSON": asJSON, "dump": asDump, "typed list": asTypedList, "flow": asFlow,
-		"CRLF": strings.ReplaceAll(asYAML, "\n", "\r\n"),
+		"CRLF": strings.ReplaceAll(asYAML, "\n", "\r\n"), "JSON after JSON": `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}` + "\n" + asJSON,
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := openText(t, testConfig(t), text)
@@ -129,6 +129,28 @@ func TestManifestGlob(t *testing.T) {
 	if st := v.Stats(); st.Services != 2 {
 		t.Errorf("%d services, want 2", st.Services)
 	}
+}
+
+// TestNoManifests: a folder without manifests is a warning, and its files count when they come.
+func TestNoManifests(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "x.txt"), asYAML)
+	cfg := testConfig(t)
+	cfg.Manifests = []string{dir}
+	log := new(testlog.Buffer)
+	v, err := Open(cfg, Options{PollInterval: time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
+	noError(t, err)
+	if got := log.String(); v.Synced() || !strings.Contains(got, "no manifests yet") || !strings.Contains(got, dir) {
+		t.Errorf("synced: %v; the log:\n%s", v.Synced(), got)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { v.Run(ctx); close(done) }()
+	write(t, filepath.Join(dir, "x.yaml"), asYAML)
+	z := NewZone(v, cfg)
+	poll.Until(t, "the first file", func() bool { return resolves(t, z, x, "10.0.0.1") })
+	cancel()
+	<-done
 }
 
 func TestManifestErrors(t *testing.T) {

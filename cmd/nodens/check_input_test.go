@@ -53,6 +53,7 @@ func TestCheckInputs(t *testing.T) {
 			"  forward        . to the name servers in /etc/resolv.conf\n",
 		}},
 		{"flag instead of the DaemonSet's", "", []string{"--localip", "192.0.2.7", "-f", manifest}, 0, []string{"  address   192.0.2.7/32\n"}},
+		{"JSON after JSON", `{"kind":"Namespace","metadata":{"name":"a"}}` + "\n" + `{"kind":"ConfigMap","metadata":{"name":"dns","namespace":"a"},"data":{"Corefile":". {\nwhoami\n}\n"}}`, []string{"-"}, 0, []string{"ConfigMap a/dns, Corefile: 1 server blocks\n"}},
 		{"empty", "", []string{"-"}, 1, []string{"standard input is empty"}},
 		{"no Corefile", "kind: Service\nmetadata: {name: a}\n", []string{"-"}, 1, []string{"no ConfigMap has a key Corefile"}},
 		{"mistake in a ConfigMap", strings.Replace(configMap, "    reload", "    relaod", 1), []string{"-"}, 1, []string{

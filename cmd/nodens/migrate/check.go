@@ -40,11 +40,11 @@ type Probe struct {
 // IsObjects reports whether text is YAML or JSON of Kubernetes objects, rather than a Corefile.
 func IsObjects(text []byte) bool {
 	for part := range strings.SplitSeq(string(text), "\n---") {
-		tree, err := parseDocument([]byte(strings.TrimPrefix(part, "---")))
+		trees, err := parseDocument([]byte(strings.TrimPrefix(part, "---")))
 		if err != nil {
 			return false
 		}
-		if m, ok := tree.(map[string]any); ok {
+		if m, ok := trees[0].(map[string]any); ok {
 			return object(m).text("kind") != "" || object(m).text("apiVersion") != ""
 		}
 	}

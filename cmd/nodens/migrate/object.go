@@ -3,6 +3,7 @@ package migrate
 import (
 	"bufio"
 	"bytes"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -121,12 +122,14 @@ func (o *Objects) Read(name string, r io.Reader) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		var tree any
+		var trees []any
 		if err == nil {
-			tree, err = parseDocument(doc)
+			trees, err = parseDocument(doc)
 		}
-		if err == nil {
-			err = o.add(tree, object{})
+		for _, tree := range trees {
+			if err == nil {
+				err = o.add(tree, object{})
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s, document %d: %w", name, n, err)
@@ -134,17 +137,40 @@ func (o *Objects) Read(name string, r io.Reader) error {
 	}
 }
 
-// parseDocument parses one document. Integers stay integers.
-func parseDocument(doc []byte) (tree any, err error) {
-	if json.Unmarshal(doc, &tree) == nil {
-		return tree, nil
+// parseDocument parses one document: an object in YAML, or one or more in JSON. Integers stay integers.
+func parseDocument(doc []byte) (trees []any, err error) {
+	values := splitJSON(doc)
+	if values == nil {
+		// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
+		if doc, err = yaml.ToJSON(append([]byte("#\n"), doc...)); err != nil {
+			return nil, err
+		}
+		values = []stdjson.RawMessage{doc}
 	}
-	// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
-	if doc, err = yaml.ToJSON(append([]byte("#\n"), doc...)); err != nil {
-		return nil, err
+	trees = make([]any, len(values))
+	for i, value := range values {
+		if err := json.Unmarshal(value, &trees[i]); err != nil {
+			return nil, err
+		}
 	}
-	tree = nil
-	return tree, json.Unmarshal(doc, &tree)
+	return trees, nil
+}
+
+// splitJSON returns the JSON values of text, which may follow each other as in what kubectl reads; nil if text is not JSON.
+func splitJSON(text []byte) (values []stdjson.RawMessage) {
+	if stdjson.Valid(text) { // without a copy
+		return []stdjson.RawMessage{text}
+	}
+	for d := stdjson.NewDecoder(bytes.NewReader(text)); ; {
+		var value stdjson.RawMessage
+		switch err := d.Decode(&value); {
+		case errors.Is(err, io.EOF):
+			return values
+		case err != nil:
+			return nil
+		}
+		values = append(values, value)
+	}
 }
 
 // add adds an object or the items of a list. Items of a typed list need not repeat their
