@@ -142,6 +142,8 @@ func (p *parser) stubBlocks(list []stub) []*Block {
 		key, err := parseKey(s.domain.text)
 		if err != nil || key.ported {
 			p.errorf(s.domain, "the stub domain %q is not a domain name", s.domain.text)
+		} else {
+			p.suspectZone(s.domain)
 		}
 		b.Zones = key.zones
 		if len(p.opts.LocalIPs) > 0 {

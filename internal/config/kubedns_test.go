@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,6 +66,20 @@ func TestKubeDNSMissing(t *testing.T) {
 	write(t, opts.KubeDNS, "stubDomains", " \n")
 	if c, err := Parse(Source{Options: opts, Text: []byte(nodeLocal)}); err != nil || len(c.Blocks) != 4 {
 		t.Errorf("empty file: %v", err)
+	}
+}
+
+// TestKubeDNSWildcard: a stub domain with an asterisk is a warning, as in the zones of a block.
+func TestKubeDNSWildcard(t *testing.T) {
+	opts := node(t)
+	opts.KubeDNS = t.TempDir()
+	path := write(t, opts.KubeDNS, "stubDomains", "{\n\"*.corp.test\": [\"192.0.2.3\"]}\n")
+	c, err := Parse(Source{Options: opts, Text: []byte(nodeLocal)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := path + `:2: "*.corp.test": there are no wildcards in zones`; !strings.Contains(fmt.Sprint(c.Suspicious), want) {
+		t.Errorf("warnings %v, want %s", c.Suspicious, want)
 	}
 }
 
