@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/outage"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
@@ -238,7 +239,7 @@ func (m *manifestSource) readFile(text []byte, all *objectLists) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		values := splitJSON(doc)
+		values := file.JSONValues(doc)
 		if err == nil && values == nil {
 			// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
 			doc, err = yaml.ToJSON(append([]byte("#\n"), doc...))
@@ -252,23 +253,6 @@ func (m *manifestSource) readFile(text []byte, all *objectLists) error {
 		if err != nil {
 			return fmt.Errorf("document %d: %w", n, err)
 		}
-	}
-}
-
-// splitJSON returns the JSON values of text, which may follow each other as in what kubectl reads; nil if text is not JSON.
-func splitJSON(text []byte) (values []json.RawMessage) {
-	if json.Valid(text) { // without a copy
-		return []json.RawMessage{text}
-	}
-	for d := json.NewDecoder(bytes.NewReader(text)); ; {
-		var value json.RawMessage
-		switch err := d.Decode(&value); {
-		case errors.Is(err, io.EOF):
-			return values
-		case err != nil:
-			return nil
-		}
-		values = append(values, value)
 	}
 }
 

@@ -81,3 +81,22 @@ func list(t *testing.T, dir string) (names []string) {
 	}
 	return names
 }
+
+// TestJSONValues: values may follow each other; a text that is not JSON as a whole has none.
+func TestJSONValues(t *testing.T) {
+	for text, want := range map[string][]string{
+		`{"a": 1}`:            {`{"a": 1}`},
+		"{\"a\": 1}\n{} null": {`{"a": 1}`, "{}", "null"},
+		"":                    nil,
+		"a: 1":                nil,
+		`{"a": 1} {`:          nil,
+	} {
+		var got []string
+		for _, value := range file.JSONValues([]byte(text)) {
+			got = append(got, string(value))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q has the values %q, want %q", text, got, want)
+		}
+	}
+}

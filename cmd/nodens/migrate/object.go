@@ -14,6 +14,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/nodens-dns/nodens/internal/file"
 )
 
 const (
@@ -139,7 +141,7 @@ func (o *Objects) Read(name string, r io.Reader) error {
 
 // parseDocument parses one document: an object in YAML, or one or more in JSON. Integers stay integers.
 func parseDocument(doc []byte) (trees []any, err error) {
-	values := splitJSON(doc)
+	values := file.JSONValues(doc)
 	if values == nil {
 		// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
 		if doc, err = yaml.ToJSON(append([]byte("#\n"), doc...)); err != nil {
@@ -154,23 +156,6 @@ func parseDocument(doc []byte) (trees []any, err error) {
 		}
 	}
 	return trees, nil
-}
-
-// splitJSON returns the JSON values of text, which may follow each other as in what kubectl reads; nil if text is not JSON.
-func splitJSON(text []byte) (values []stdjson.RawMessage) {
-	if stdjson.Valid(text) { // without a copy
-		return []stdjson.RawMessage{text}
-	}
-	for d := stdjson.NewDecoder(bytes.NewReader(text)); ; {
-		var value stdjson.RawMessage
-		switch err := d.Decode(&value); {
-		case errors.Is(err, io.EOF):
-			return values
-		case err != nil:
-			return nil
-		}
-		values = append(values, value)
-	}
 }
 
 // add adds an object or the items of a list. Items of a typed list need not repeat their
