@@ -69,6 +69,80 @@ caddy() {
 	build caddy github.com/caddyserver/caddy/v2 "$1"
 }
 
+# externaldns VERSION builds external-dns, which does one round of ExternalDNS for the records on its standard input, NAME TYPE TARGET… in
+# each line. Its arguments are coredns, with ETCD_URLS in the environment, or rfc2136 HOST PORT ZONE….
+externaldns() {
+	mkdir -p "$work/src"
+	cat >"$work/src/main.go" <<-'GO'
+		package main
+
+		import (
+			"bufio"
+			"context"
+			"log"
+			"os"
+			"strconv"
+			"strings"
+
+			"sigs.k8s.io/external-dns/endpoint"
+			"sigs.k8s.io/external-dns/pkg/apis/externaldns"
+			"sigs.k8s.io/external-dns/plan"
+			"sigs.k8s.io/external-dns/provider"
+			"sigs.k8s.io/external-dns/provider/coredns"
+			"sigs.k8s.io/external-dns/provider/rfc2136"
+			"sigs.k8s.io/external-dns/registry/txt"
+		)
+
+		func check(err error) {
+			if err != nil {
+				log.Fatal(err)
+			}
+		}
+
+		func main() {
+			ctx, config := context.Background(), externaldns.NewConfig()
+			config.TXTOwnerID, config.TXTPrefix = "cluster", "owner-"
+			config.ManagedDNSRecordTypes = []string{"A", "AAAA", "CNAME"}
+			var p provider.Provider
+			var err error
+			if os.Args[1] == "coredns" {
+				config.CoreDNSPrefix = "/skydns/"
+				p, err = coredns.New(ctx, config, &endpoint.DomainFilter{})
+			} else {
+				config.RFC2136Host, config.RFC2136Zone = os.Args[2:3], os.Args[4:]
+				config.RFC2136Port, err = strconv.Atoi(os.Args[3])
+				check(err)
+				config.RFC2136Insecure, config.RFC2136AXFR, config.RFC2136BatchChangeSize = true, true, 50
+				p, err = rfc2136.New(ctx, config, &endpoint.DomainFilter{})
+			}
+			check(err)
+			r, err := txt.New(config, p)
+			check(err)
+			current, err := r.Records(ctx)
+			check(err)
+			var desired []*endpoint.Endpoint
+			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+				f := strings.Fields(lines.Text())
+				desired = append(desired, endpoint.NewEndpoint(f[0], f[1], f[2:]...))
+			}
+			desired, err = r.AdjustEndpoints(desired)
+			check(err)
+			changes := (&plan.Plan{
+				Policies:       []plan.Policy{&plan.SyncPolicy{}},
+				Current:        current,
+				Desired:        desired,
+				DomainFilter:   endpoint.MatchAllDomainFilters{&endpoint.DomainFilter{}, r.GetDomainFilter()},
+				ManagedRecords: config.ManagedDNSRecordTypes,
+				OwnerID:        r.OwnerID(),
+			}).Calculate().Changes
+			if changes.HasChanges() {
+				check(r.ApplyChanges(context.WithValue(ctx, provider.RecordsContextKey, current), changes))
+			}
+		}
+	GO
+	GOTOOLCHAIN=go1.27.0 build external-dns sigs.k8s.io/external-dns "$1"
+}
+
 # certificate makes $work/cert.pem and $work/key.pem for 127.0.0.1.
 certificate() {
 	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
