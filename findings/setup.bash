@@ -26,9 +26,11 @@ debian() {
 	export PATH=$work/root/usr/sbin:$work/root/usr/bin:$PATH
 }
 
-# build NAME MODULE VERSION builds $work/src, a main package that needs the Go module, as NAME.
+# build NAME MODULE VERSION [REPLACEMENT…] builds $work/src, a main package that needs the Go module, as NAME. A replacement is
+# one of go.mod: OLD => NEW VERSION.
 build() {
 	printf 'module finding\n\ngo 1.26.0\n\nrequire %s v%s\n' "$2" "$3" >"$work/src/go.mod"
+	(($# < 4)) || printf 'replace %s\n' "${@:4}" >>"$work/src/go.mod"
 	mkdir -p "$work/root/usr/bin"
 	if ! (cd "$work/src" && CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off go build -trimpath -o "$work/root/usr/bin/$1" . >"$work/go.log" 2>&1); then
 		cat "$work/go.log" >&2
