@@ -2,7 +2,7 @@
 # An alias in a public zone makes Knot Resolver and dnsmasq lose the Service that it leads to.
 work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
-debian knot-resolver=5.6.0-1+deb12u1 libbpf1 libdnssec9 libelf1 libjemalloc2 libknot13 liblmdb0 libluajit-5.1-2 libnghttp2-14 libuv1 libxdp1 libzscanner4 libgnutls30
+debian knot-resolver=5.6.0-1+deb12u1 dns-root-data libbpf1 libdnssec9 libelf1 libjemalloc2 libknot13 liblmdb0 libluajit-5.1-2 libnghttp2-14 libuv1 libxdp1 libzscanner4 libgnutls30
 debian dnsmasq-base=2.90-4~deb12u2 unbound=1.17.1-2+deb12u4 libevent-2.1-7 libhiredis0.14 libprotobuf-c1 libpython3.11 libexpat1 libssl3 libdbus-1-3 libidn2-0 libjansson4 libmnl0 libnetfilter-conntrack3 libnfnetlink0 libnftables1 libnftnl11 libxtables12
 python3 - <<'PYTHON'
 from loopback import *
@@ -25,8 +25,8 @@ def public(name, qtype, q, tcp):
 inside, outside = Upstream(lambda name, qtype, q, tcp: (reply(q), 0)), Upstream(public)
 
 
-# kresd looks for its Lua modules below /usr/lib only.
-OVERLAY = 'mount -t overlay overlay -o "lowerdir=$work/root/usr/lib:/usr/lib" /usr/lib && exec kresd "$@"'
+# kresd looks for its Lua modules below /usr/lib only, and for the root keys below /usr/share.
+OVERLAY = 'for d in lib share; do mount -t overlay overlay -o "lowerdir=$work/root/usr/$d:/usr/$d" /usr/$d || exit 2; done; exec kresd "$@"'
 
 
 def kresd(port):

@@ -3,15 +3,15 @@
 work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian bind9=1:9.18.49-1~deb12u3 bind9-libs=1:9.18.49-1~deb12u3 libcap2 libfstrm0 libgssapi-krb5-2 libjemalloc2 libjson-c5 libkeyutils1 libkrb5-3 libk5crypto3 libkrb5support0 liblmdb0 libmaxminddb0 libnghttp2-14 libprotobuf-c1 libssl3 libuv1 libxml2 libicu72
-debian knot-resolver=5.6.0-1+deb12u1 libbpf1 libdnssec9 libelf1 libknot13 libluajit-5.1-2 libxdp1 libzscanner4 libgnutls30
+debian knot-resolver=5.6.0-1+deb12u1 dns-root-data libbpf1 libdnssec9 libelf1 libknot13 libluajit-5.1-2 libxdp1 libzscanner4 libgnutls30
 debian unbound=1.17.1-2+deb12u4 libevent-2.1-7 libhiredis0.14 libpython3.11 libexpat1
 python3 - <<'PYTHON'
 from loopback import *
 
 FAILURES = {"servfail.example.": SERVFAIL, "refused.example.": REFUSED, "missing.example.": NXDOMAIN}
 upstream = Upstream(lambda name, qtype, q, tcp: (reply(q, FAILURES.get(name, NOERROR) if qtype == AAAA or name.startswith("missing") else NOERROR), 0))
-# kresd looks for its Lua modules below /usr/lib only.
-OVERLAY = 'mount -t overlay overlay -o "lowerdir=$work/root/usr/lib:/usr/lib" /usr/lib && exec kresd "$@"'
+# kresd looks for its Lua modules below /usr/lib only, and for the root keys below /usr/share.
+OVERLAY = 'for d in lib share; do mount -t overlay overlay -o "lowerdir=$work/root/usr/$d:/usr/$d" /usr/$d || exit 2; done; exec kresd "$@"'
 
 
 def bind(port):

@@ -2,10 +2,12 @@
 # Knot Resolver's STUB policy passes the failure of one server on, though the other one has the name.
 work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
-debian knot-resolver=5.6.0-1+deb12u1 libbpf1 libdnssec9 libelf1 libjemalloc2 libknot13 liblmdb0 libluajit-5.1-2 libnghttp2-14 libuv1 libxdp1 libzscanner4 libgnutls30
-# kresd looks for its Lua modules below /usr/lib only.
+debian knot-resolver=5.6.0-1+deb12u1 dns-root-data libbpf1 libdnssec9 libelf1 libjemalloc2 libknot13 liblmdb0 libluajit-5.1-2 libnghttp2-14 libuv1 libxdp1 libzscanner4 libgnutls30
+# kresd looks for its Lua modules below /usr/lib only, and for the root keys below /usr/share.
 unshare --user --map-root-user --mount bash -c '
-	mount -t overlay overlay -o "lowerdir=$work/root/usr/lib:/usr/lib" /usr/lib || exit 2
+	for d in lib share; do
+		mount -t overlay overlay -o "lowerdir=$work/root/usr/$d:/usr/$d" /usr/$d || exit 2
+	done
 	exec python3 -' <<'PYTHON'
 from loopback import *
 
