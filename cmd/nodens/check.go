@@ -84,7 +84,7 @@ func newCheckCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.from, "from", "", "the `client` of --ask: NAMESPACE/NAME of a pod, or an address")
 	cmd.Flags().StringVar(&f.expect, "expect", "", "`file` of queries with what is expected of each, a line each: NAME[/TYPE] [from=CLIENT] [zone=, line=, by=, upstream=, rcode=, answer=VALUE]…")
 	output := cli.AddOutput(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = interruptible(func(cmd *cobra.Command, args []string) error {
 		f.files, f.set = append(f.files, args...), cmd.Flags()
 		f.complete(cmd.Flags())
 		return runCheck(f, cmd.InOrStdin(), func(r *checkResult) error {
@@ -93,7 +93,7 @@ func newCheckCommand() *cobra.Command {
 			}
 			return output.Print(cmd.OutOrStdout(), r, r.printText)
 		})
-	}
+	})
 	return cmd
 }
 

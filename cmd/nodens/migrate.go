@@ -47,9 +47,9 @@ func newMigrateCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			return runMigrate(cmd.Context(), f, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+		}),
 	}
 	f.register(cmd.Flags())
 	return cmd

@@ -37,7 +37,7 @@ Exit codes: 0 done; 1 no agent answers; 2 a flag or an argument is not valid.`,
 	s.register(cmd.Flags())
 	cmd.Flags().StringVar(&draft, "draft", "", draftUsage)
 	output := cli.AddTableOutput(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = interruptible(func(cmd *cobra.Command, _ []string) error {
 		if draft == "" {
 			return show(cmd, s, output, "/policies", nil, printPolicies)
 		}
@@ -50,7 +50,7 @@ Exit codes: 0 done; 1 no agent answers; 2 a flag or an argument is not valid.`,
 			return err
 		}
 		return output.Print(cmd.OutOrStdout(), reply, func(w io.Writer) error { return printDraft(w, &reply.Draft) })
-	}
+	})
 	return cmd
 }
 
@@ -72,7 +72,7 @@ hour to hour. Nothing changes.`,
 	cluster := addCluster(cmd.Flags())
 	cmd.Flags().StringVar(&draft, "draft", "", draftUsage)
 	output := cli.AddTableOutput(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = interruptible(func(cmd *cobra.Command, _ []string) error {
 		if draft == "" {
 			c, err := kubectl.Policies(cmd.Context(), cluster)
 			if err != nil {
@@ -89,7 +89,7 @@ hour to hour. Nothing changes.`,
 			return err
 		}
 		return cmp.Or(printCluster(cmd.OutOrStdout(), output, c, &c.Cluster, func(w io.Writer) error { return printDraft(w, &c.Draft) }), errUnanswered(&c.Cluster))
-	}
+	})
 	return cmd
 }
 

@@ -52,6 +52,23 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return code
 }
 
+// errInterrupted: a signal has ended a command.
+var errInterrupted = errors.New("interrupted")
+
+// interruptible makes a command end with [errInterrupted] when its context does: a read from standard input or a pipe can't be ended.
+func interruptible(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		ended := make(chan error, 1)
+		go func() { ended <- run(cmd, args) }()
+		select {
+		case err := <-ended:
+			return err
+		case <-cmd.Context().Done():
+			return errInterrupted
+		}
+	}
+}
+
 // logFormat returns the last value of --log-format in normalized args, which may have errors.
 func logFormat(args []string) string {
 	const name = "--log-format"
