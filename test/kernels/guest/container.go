@@ -36,28 +36,37 @@ func container(*node) (string, error) {
 	if err := prepareContainers(); err != nil {
 		return "", err
 	}
-	tries := map[string]func(n *node) (string, error){"hand-over": handOver, "confinement": confined}
+	tries := []feature{{"a start", startsAnything}, {"confinement", confined}, {"hand-over", handOver}}
 	for _, mode := range []string{testbed.ProxyIptablesNft, testbed.ProxyIptablesLegacy, testbed.ProxyNftables} {
-		tries["rules "+mode] = func(n *node) (string, error) {
-			if err := n.KubeProxy(mode); err != nil {
-				return n.withoutProxy(mode, err)
-			}
-			if mode == testbed.ProxyIptablesLegacy {
-				mode = testbed.ProxyIptablesNft // the legacy mode needs NET_RAW, too
-			}
-			_, _, cell, err := n.keepsRules(mode)
-			return cell, err
-		}
+		tries = append(tries, feature{"rules beside " + mode, containedRules(mode)})
 	}
 	if testbed.KernelPathUsable() == nil {
-		tries["kernel path"] = kernelAnswers
+		tries = append(tries, feature{"kernel path", kernelAnswers})
 	}
-	for name, try := range tries {
-		if cell, err := inNetwork(contained, try); err != nil || cell != yes {
-			return cell, fmt.Errorf("in a container, %s: %w", name, err)
+	for _, f := range tries {
+		cell, err := inNetwork(contained, f.try)
+		if err != nil {
+			return "", fmt.Errorf("in a container, %s: %w", f.name, err)
+		}
+		if cell != yes {
+			return cell, nil
 		}
 	}
 	return yes, nil
+}
+
+// containedRules returns a feature: an agent in a container writes rules beside a kube-proxy in that mode.
+func containedRules(mode string) func(n *node) (string, error) {
+	return func(n *node) (string, error) {
+		if err := n.KubeProxy(mode); err != nil {
+			return n.withoutProxy(mode, err)
+		}
+		if mode == testbed.ProxyIptablesLegacy {
+			mode = testbed.ProxyIptablesNft // the legacy mode needs NET_RAW, too
+		}
+		_, _, cell, err := n.keepsRules(mode)
+		return cell, err
+	}
 }
 
 // prepareContainers makes the root of containers, and loads their AppArmor profile.
@@ -74,6 +83,22 @@ func prepareContainers() error {
 	}
 	return nil
 }
+
+// startsAnything: a program starts in a container.
+func startsAnything(n *node) (string, error) {
+	_, err := n.In(n.Node, contained, "-version")
+	if err == nil {
+		return yes, nil
+	}
+	words := oneLine(err.Error())
+	if m := runcMessage.FindStringSubmatch(words); m != nil {
+		words = m[1]
+	}
+	return fmt.Sprintf("not run: no program starts in a container: %s", words), nil
+}
+
+// runcMessage finds the message of runc's first log line, without the process ID.
+var runcMessage = regexp.MustCompile(`msg="(?:nsexec\[\d+\]: )?([^"]+)"`)
 
 // confined: both profiles hold for the agent, which stops without an error.
 func confined(n *node) (string, error) {
