@@ -159,7 +159,7 @@ func ended(p *peer.Process) peer.Probe {
 // agent serves again.
 func (a *agent) failUpgrade(ctx context.Context) error {
 	before := strings.Count(a.log(), resumed)
-	next, err := a.spawn("--pidfile", "/dev/null/pid")
+	next, err := a.spawn("--admin-socket", "/dev/null/admin")
 	if err != nil {
 		return err
 	}
