@@ -154,7 +154,7 @@ func (q *Query) parseRecords(packet []byte, off int) ParseResult {
 }
 
 // ParseNotify reads the packet of a Query that Parse has found [Unsupported], and reports whether it is a NOTIFY about the SOA
-// record of a zone, which is Name (RFC 1996, 3.7). The records that it may have are not read.
+// record of a zone, which is Name (RFC 1996, 3.7). Of its records only an OPT record counts: EDNS says that there is one.
 func (q *Query) ParseNotify() bool {
 	if q.Opcode() != opcodeNotify || u16(q.Packet[4:]) != 1 {
 		return false
@@ -164,14 +164,25 @@ func (q *Query) ParseNotify() bool {
 		return false
 	}
 	q.Type, q.Class = u16(q.Packet[off:]), u16(q.Packet[off+2:])
+	if q.parseRecords(q.Packet, off+4) == Malformed {
+		q.EDNS = false
+	}
 	return q.Type == TypeSOA && q.Class == ClassIN
 }
 
-// AppendNotified appends the reply to the NOTIFY in packet to b: the message with QR and AA set, and its question (RFC 1996, 4.7).
-func AppendNotified(b, packet []byte) []byte {
+// AppendNotified appends the reply to the NOTIFY in q, which ParseNotify has read, to b: the message with QR and AA set, its question
+// (RFC 1996, 4.7), and an OPT record if the NOTIFY has one (RFC 6891, 6.1.1).
+func AppendNotified(b []byte, q *Query) []byte {
 	at := len(b)
-	b = AppendRefusal(b, packet, NoError, false)
+	b = AppendRefusal(b, q.Packet, NoError, false)
 	put16(b[at+2:], u16(b[at+2:])|flagAA)
+	if q.EDNS {
+		b = append(b, 0)
+		b = append16(b, TypeOPT)
+		b = append16(b, q.UDPSize)
+		b = append(b, 0, 0, 0, 0, 0, 0) // extended rcode, version, flags, no options
+		put16(b[at+10:], 1)
+	}
 	return b
 }
 

@@ -179,7 +179,7 @@ func (rt *Routes) AnswerUnsupported(r *Request, buf []byte) []byte {
 	if r.Query.ParseNotify() {
 		switch rt.notify(r) {
 		case authority.Notified:
-			return wire.AppendNotified(buf, r.Query.Packet)
+			return wire.AppendNotified(buf, &r.Query)
 		case authority.Ignored:
 			return nil
 		case authority.NotSecondary:

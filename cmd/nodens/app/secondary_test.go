@@ -49,18 +49,21 @@ func TestSecondaryReload(t *testing.T) {
 		if len(m.Answer) > 0 {
 			return m.Answer[0].String()
 		}
-		return fmt.Sprintf("%s %s aa=%t", dns.OpcodeToString[m.Opcode], dns.RcodeToString[m.Rcode], m.Authoritative)
+		return fmt.Sprintf("%s %s aa=%t edns=%t", dns.OpcodeToString[m.Opcode], dns.RcodeToString[m.Rcode], m.Authoritative, m.IsEdns0() != nil)
 	}
 	www := func() string { return exchange(new(dns.Msg).SetQuestion("www.z.test.", dns.TypeA)) }
 	if got := www(); !strings.HasSuffix(got, "192.0.2.1") {
 		t.Fatalf("the first answer is %s; the log:\n%s", got, l.log)
 	}
 	serial.Store(2)
-	if got := exchange(new(dns.Msg).SetNotify("Z.test.")); got != "NOTIFY NOERROR aa=true" {
+	if got := exchange(new(dns.Msg).SetNotify("Z.test.")); got != "NOTIFY NOERROR aa=true edns=false" {
 		t.Errorf("the reply to NOTIFY is %s", got)
 	}
+	if got := exchange(new(dns.Msg).SetNotify("z.test.").SetEdns0(1232, false)); got != "NOTIFY NOERROR aa=true edns=true" {
+		t.Errorf("the reply to NOTIFY with EDNS is %s", got)
+	}
 	poll.Until(t, "the next version", func() bool { return strings.HasSuffix(www(), "192.0.2.2") })
-	if got := exchange(new(dns.Msg).SetNotify("y.test.")); got != "NOTIFY NOTIMP aa=false" {
+	if got := exchange(new(dns.Msg).SetNotify("y.test.")); got != "NOTIFY NOTIMP aa=false edns=false" {
 		t.Errorf("the reply to a NOTIFY for another zone is %s", got)
 	}
 	primary.Close()
