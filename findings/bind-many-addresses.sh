@@ -44,21 +44,8 @@ def addresses(port, name):
 
 def named(label, text, zone=""):
     """Returns how many addresses BIND has for the two Services."""
-    port, directory = free_port(), folder(label)
-    conf = write(label + ".conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    dnssec-validation no;
-    {text}
-}};
-controls {{ }};
-{zone}
-""")
-    start("named", "-f", "-c", conf, ready=answers(port, "few.shop.svc.cluster.local."))
+    port = free_port()
+    start(*bind9(label, port, f"dnssec-validation no; {text}", zone), ready=answers(port, "few.shop.svc.cluster.local."))
     until = time.monotonic() + 10
     while zone and addresses(port, "few") != 3 and time.monotonic() < until:
         time.sleep(0.2)

@@ -25,24 +25,10 @@ def own(port, label):
 
 
 def named(label, extra=""):
-    port, directory = free_port(), folder(label)
+    port = free_port()
     zone = write(label + ".zone", "$TTL 60\n@ SOA . . 1 3600 900 86400 60\n@ NS .\n" + "".join(f"{n}.shop.example A 192.0.2.1\n" for n in ("web", "failing", "silent")))
-    conf = write(label + ".conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    dnssec-validation no;
-    forward only;
-    forwarders port {upstream.port} {{ 127.0.0.1; }};
-    response-policy {{ zone "rpz"; }} {extra};
-}};
-controls {{ }};
-zone "rpz" {{ type primary; file "{zone}"; }};
-""")
-    start("named", "-f", "-c", conf, ready=lambda: own(port, "web"))
+    options = f"dnssec-validation no; forward only; forwarders port {upstream.port} {{ 127.0.0.1; }};"
+    start(*bind9(label, port, options + f' response-policy {{ zone "rpz"; }} {extra};', f'zone "rpz" {{ type primary; file "{zone}"; }};'), ready=lambda: own(port, "web"))
     return port
 
 

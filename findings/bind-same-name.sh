@@ -11,22 +11,8 @@ upstream = Upstream(lambda name, qtype, q, tcp: (reply(q, ttl=30), 1 if "service
 
 
 def named(label, extra):
-    port, directory = free_port(), folder(label)
-    conf = write(label + ".conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    dnssec-validation no;
-    forward only;
-    forwarders port {upstream.port} {{ 127.0.0.1; }};
-    {extra}
-}};
-controls {{ }};
-""")
-    start("named", "-f", "-c", conf, ready=answers(port))
+    port = free_port()
+    start(*bind9(label, port, f"dnssec-validation no; forward only; forwarders port {upstream.port} {{ 127.0.0.1; }}; {extra}"), ready=answers(port))
     return port
 
 

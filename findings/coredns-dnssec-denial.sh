@@ -57,20 +57,9 @@ stub-zone:
 
 
 def named():
-    port, directory = free_port(), folder("named")
-    start("named", "-f", "-c", write("named.conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    dnssec-validation yes;
-}};
-controls {{ }};
-trust-anchors {{ example. static-key 257 3 13 "{public}"; }};
-zone example {{ type forward; forward only; forwarders port {server} {{ 127.0.0.1; }}; }};
-"""), ready=lambda: rcode(ask(port, "ns.example.")[0]) == NOERROR)
+    port = free_port()
+    start(*bind9("named", port, "dnssec-validation yes;", f"""trust-anchors {{ example. static-key 257 3 13 "{public}"; }};
+zone example {{ type forward; forward only; forwarders port {server} {{ 127.0.0.1; }}; }};"""), ready=lambda: rcode(ask(port, "ns.example.")[0]) == NOERROR)
     return port
 
 

@@ -15,21 +15,7 @@ OVERLAY = 'for d in lib share; do mount -t overlay overlay -o "lowerdir=$work/ro
 
 
 def bind(port):
-    directory = folder("named")
-    return "named", "-f", "-c", write("named.conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    dnssec-validation no;
-    forward only;
-    forwarders port {upstream.port} {{ 127.0.0.1; }};
-    dns64 64:ff9b::/96 {{ clients {{ any; }}; }};
-}};
-controls {{ }};
-""")
+    return bind9("named", port, f"dnssec-validation no; forward only; forwarders port {upstream.port} {{ 127.0.0.1; }}; dns64 64:ff9b::/96 {{ clients {{ any; }}; }};")
 
 
 def kresd(port):

@@ -12,21 +12,8 @@ COUNT = 20
 
 def named(label, forwarder, extra=""):
     """Starts a BIND that forwards everything, and returns its port."""
-    port, directory = free_port(), folder(label)
-    start("named", "-f", "-n", "1", "-c", write(label + ".conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    dnssec-validation no;
-    forward only;
-    forwarders port {forwarder} {{ 127.0.0.1; }};
-}};
-controls {{ }};
-{extra}
-"""), ready=answers(port))
+    port = free_port()
+    start(*bind9(label, port, f"dnssec-validation no; forward only; forwarders port {forwarder} {{ 127.0.0.1; }};", extra), "-n", "1", ready=answers(port))
     return port
 
 

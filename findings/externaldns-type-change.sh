@@ -8,22 +8,11 @@ python3 - <<'PYTHON'
 from loopback import *
 
 CNAME = 5
-port, directory = free_port(), folder("named")
+port = free_port()
+folder("named")
 write("named/zone", "$TTL 300\n@ SOA ns.example. host.example. 1 3600 600 86400 60\n@ NS ns.example.\n")
-start("named", "-f", "-n", "1", "-c", write("named.conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    recursion no;
-    notify no;
-    allow-transfer {{ 127.0.0.1; }};
-}};
-controls {{ }};
-zone shop.example {{ type primary; file "zone"; allow-update {{ 127.0.0.1; }}; }};
-"""), ready=answers(port, "shop.example."))
+start(*bind9("named", port, "recursion no; notify no; allow-transfer { 127.0.0.1; };",
+             'zone shop.example { type primary; file "zone"; allow-update { 127.0.0.1; }; };'), "-n", "1", ready=answers(port, "shop.example."))
 
 
 def rounds(record):

@@ -13,22 +13,12 @@ ZONES = ["prod.example", "nonprod.example"]
 
 def named(label):
     """Starts a BIND that has the two zones, empty, and takes updates, and returns its port."""
-    port, directory = free_port(), folder(label)
+    port = free_port()
+    folder(label)
     for zone in ZONES:
         write(f"{label}/{zone}", "$TTL 300\n@ SOA ns.example. host.example. 1 3600 600 86400 60\n@ NS ns.example.\n")
-    start("named", "-f", "-n", "1", "-c", write(label + ".conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    recursion no;
-    notify no;
-    allow-transfer {{ 127.0.0.1; }};
-}};
-controls {{ }};
-""" + "".join(f'zone {zone} {{ type primary; file "{zone}"; allow-update {{ 127.0.0.1; }}; }};\n' for zone in ZONES)),
+    start(*bind9(label, port, "recursion no; notify no; allow-transfer { 127.0.0.1; };",
+                 "".join(f'zone {zone} {{ type primary; file "{zone}"; allow-update {{ 127.0.0.1; }}; }};\n' for zone in ZONES)), "-n", "1",
           ready=answers(port, "prod.example."))
     return port
 

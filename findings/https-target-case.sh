@@ -77,20 +77,7 @@ def nsd_primary(port, file):
 
 
 def named(port, file):
-    return "named", "-f", "-c", write("named.conf", f"""options {{
-    directory "{folder("named")}";
-    managed-keys-directory "{folder("named")}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    recursion no;
-    notify no;
-    allow-transfer {{ 127.0.0.1; }};
-}};
-controls {{ }};
-zone example {{ type primary; file "{file}"; }};
-""")
+    return bind9("named", port, "recursion no; notify no; allow-transfer { 127.0.0.1; };", f'zone example {{ type primary; file "{file}"; }};')
 
 
 def behind(program):

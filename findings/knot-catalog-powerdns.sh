@@ -49,28 +49,15 @@ zone:
 
 def named():
     """Starts a BIND that has the catalog in a file, and returns its port."""
-    port, directory = free_port(), folder("named")
+    port = free_port()
     catalog = write("catalog", f"""$TTL 0
 @ SOA invalid. invalid. 1 3600 600 86400 0
 @ NS invalid.
 version TXT "2"
 member.zones PTR {MEMBER}.
 """)
-    start("named", "-f", "-c", write("named.conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    recursion no;
-    notify no;
-    allow-transfer {{ 127.0.0.1; }};
-}};
-controls {{ }};
-zone {CATALOG} {{ type primary; file "{catalog}"; }};
-zone {MEMBER} {{ type primary; file "{zone}"; }};
-"""), ready=lambda: found(port))
+    start(*bind9("named", port, "recursion no; notify no; allow-transfer { 127.0.0.1; };", f"""zone {CATALOG} {{ type primary; file "{catalog}"; }};
+zone {MEMBER} {{ type primary; file "{zone}"; }};"""), ready=lambda: found(port))
     return port
 
 

@@ -225,6 +225,23 @@ remote-control:
 """ + "".join(f'zone:\n    name: {name}\n    zonefile: "{file}"\n' for name, file in zones.items()))
 
 
+def bind9(label, port, options, statements=""):
+    """Returns the command of a BIND with these options and statements. Relative paths are in the folder label."""
+    directory = folder(label)
+    return "named", "-f", "-c", write(label + ".conf", f"""options {{
+    directory "{directory}";
+    managed-keys-directory "{directory}";
+    pid-file none;
+    session-keyfile none;
+    listen-on port {port} {{ 127.0.0.1; }};
+    listen-on-v6 {{ none; }};
+    {options}
+}};
+controls {{ }};
+{statements}
+""")
+
+
 def dnsmasq(port, server, extra=""):
     """Returns the command of a dnsmasq that forwards to the port server."""
     return "dnsmasq", "-k", "-C", write("dnsmasq.conf", f"""port={port}

@@ -14,20 +14,8 @@ zone = write("zone", "$TTL 300\n@ SOA ns.example. host.example. 1 3600 600 86400
 
 def named():
     """Starts a BIND that has the zones, and returns its port."""
-    port, directory = free_port(), folder("named")
-    start("named", "-g", "-c", write("named.conf", f"""options {{
-    directory "{directory}";
-    managed-keys-directory "{directory}";
-    pid-file none;
-    session-keyfile none;
-    listen-on port {port} {{ 127.0.0.1; }};
-    listen-on-v6 {{ none; }};
-    recursion no;
-    notify no;
-    allow-transfer {{ 127.0.0.1; }};
-}};
-controls {{ }};
-""" + "".join(f'zone {z} {{ type primary; file "{zone}"; }};\n' for z in ZONES)), ready=lambda: known(port) == len(ZONES))
+    port = free_port()
+    start(*bind9("named", port, "recursion no; notify no; allow-transfer { 127.0.0.1; };", "".join(f'zone {z} {{ type primary; file "{zone}"; }};\n' for z in ZONES)), "-g", ready=lambda: known(port) == len(ZONES))
     return port
 
 
