@@ -177,10 +177,7 @@ func AppendNotified(b []byte, q *Query) []byte {
 	b = AppendRefusal(b, q.Packet, NoError, false)
 	put16(b[at+2:], u16(b[at+2:])|flagAA)
 	if q.EDNS {
-		b = append(b, 0)
-		b = append16(b, TypeOPT)
-		b = append16(b, q.UDPSize)
-		b = append(b, 0, 0, 0, 0, 0, 0) // extended rcode, version, flags, no options
+		b = appendOPT(b, q.UDPSize, 0, false, 0)
 		put16(b[at+10:], 1)
 	}
 	return b
@@ -228,16 +225,13 @@ func (q *Query) questionEnd() int { return HeaderLen + q.nameLen + 4 }
 // set (RFC 6840, 5.7), because the reply may be cached for a client that asks for AD;
 // [Reply.Finish] clears AD for others. id must be unpredictable (RFC 5452, 9.2).
 func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, size uint16) []byte {
-	flags := flagRD
-	do := byte(0)
+	flags, do := flagRD, false
 	if like != nil {
 		flags |= like.flags&flagCD | flagAD
 		if !like.RD() {
 			flags &^= flagRD
 		}
-		if like.EDNS && like.DO {
-			do = 0x80
-		}
+		do = like.EDNS && like.DO
 	}
 	b = append16(b, id)
 	b = append16(b, flags)
@@ -245,10 +239,16 @@ func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, si
 	b = append(b, name...)
 	b = append16(b, qtype)
 	b = append16(b, ClassIN)
-	b = append(b, 0)
-	b = append16(b, TypeOPT)
-	b = append16(b, size)
-	return append(b, 0, 0, do, 0, 0, 0)
+	return appendOPT(b, size, 0, do, 0)
+}
+
+// appendOPT appends an OPT record of version 0 up to its options, which take options bytes, to b (RFC 6891, 6.1.2).
+func appendOPT(b []byte, size uint16, rcode Rcode, do bool, options int) []byte {
+	flags := byte(0)
+	if do {
+		flags = 0x80
+	}
+	return append(b, 0, 0, byte(TypeOPT), byte(size>>8), byte(size), byte(rcode>>4), 0, flags, 0, byte(options>>8), byte(options))
 }
 
 // QuestionEnd returns the offset after the question section of q and of replies to q.

@@ -217,15 +217,7 @@ func (r *Reply) Finish(limit int) []byte {
 }
 
 func (r *Reply) appendOPT() {
-	do := byte(0)
-	if r.q.DO {
-		do = 0x80
-	}
-	r.b = append(r.b, 0)
-	r.b = append16(r.b, TypeOPT)
-	r.b = append16(r.b, r.q.UDPSize)
-	r.b = append(r.b, byte(r.rcode>>4), 0, do, 0)
-	r.b = append16(r.b, uint16(r.optionsLen()))
+	r.b = appendOPT(r.b, r.q.UDPSize, r.rcode, r.q.DO, r.optionsLen())
 	r.appendOptions()
 }
 
