@@ -141,9 +141,11 @@ func profiles(ctx context.Context, root string) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "go", "run", ".")
-	cmd.Dir, cmd.Env = filepath.Join(root, "test/kernels/apparmor"), append(os.Environ(), "GOWORK=off")
-	apparmor, err := cmd.Output()
+	program, _, err := peer.Tool(ctx, "apparmor-profile")
+	if err != nil {
+		return nil, err
+	}
+	apparmor, err := exec.CommandContext(ctx, program).Output()
 	if err != nil {
 		return nil, fmt.Errorf("containerd's AppArmor profile: %w", err)
 	}
@@ -160,11 +162,11 @@ func build(ctx context.Context, dir, arch string) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	profiles, err := profiles(ctx, root)
+	confining, err := profiles(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	entries = append(append(entries, profiles...), entry{name: "usr/bin/contained", link: "/init"})
+	entries = append(append(entries, confining...), entry{name: "usr/bin/contained", link: "/init"})
 	for _, b := range []struct {
 		name string
 		args []string

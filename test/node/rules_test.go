@@ -24,14 +24,14 @@ import (
 // byte for byte as they were before.
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
-	const likeManifest = "without NET_RAW" // it can't use iptables' legacy mode
-	for _, name := range append(slices.Clone(testbed.ProxyModes), testbed.ProxyIptablesLegacy+", "+likeManifest) {
+	// Without NET_RAW, which the manifest does not grant, the agent can't use iptables' legacy mode.
+	for _, name := range append(slices.Clone(testbed.ProxyModes), testbed.ProxyIptablesLegacy+", without NET_RAW") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newNetwork(t)
-			way, rights, _ := strings.Cut(name, ", ")
+			way, _, limited := strings.Cut(name, ", ")
 			l.addKubeProxy(way)
-			if rights == likeManifest {
+			if limited {
 				l.nodens = l.script("agent", "exec setpriv --bounding-set -all,+net_admin,+net_bind_service --inh-caps -all "+l.nodens+` "$@"`)
 			}
 			before := l.ruleSets()

@@ -68,6 +68,7 @@ func InRelease(name, release string) string {
 var tools = map[string]tool{
 	"actionlint":              {module: "test/actionlint", pkg: "github.com/rhysd/actionlint/cmd/actionlint"},
 	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost"},
+	"apparmor-profile":        {module: "test/kernels/apparmor", pkg: "."},
 	"cilium-agent":            {module: ciliumModule, pkg: "github.com/cilium/cilium/daemon", versionOf: "github.com/cilium/cilium"},
 	"cilium-cni":              {module: ciliumModule, pkg: "github.com/cilium/cilium/plugins/cilium-cni"},
 	"cilium-operator":         {module: ciliumModule, pkg: "github.com/cilium/cilium/operator"},
