@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -58,14 +59,24 @@ var errInterrupted = errors.New("interrupted")
 // interruptible makes a command end with [errInterrupted] when its context does: a read from standard input or a pipe can't be ended.
 func interruptible(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		ended := make(chan error, 1)
-		go func() { ended <- run(cmd, args) }()
-		select {
-		case err := <-ended:
-			return err
-		case <-cmd.Context().Done():
-			return errInterrupted
-		}
+		return abandon(cmd.Context(), 0, func() error { return run(cmd, args) })
+	}
+}
+
+// abandon returns what run returns. When ctx has ended, it waits for run no longer than patience, and then returns errInterrupted.
+func abandon(ctx context.Context, patience time.Duration, run func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- run() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+		return errInterrupted
 	}
 }
 

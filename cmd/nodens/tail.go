@@ -127,7 +127,11 @@ func (f *tailFlags) command(cmd *cobra.Command, namespace string, patience time.
 			ctx, cancel = untilStdinEnds(ctx, cmd.InOrStdin(), f.stdinTimeout)
 			defer cancel()
 		}
-		return abandon(ctx, patience, func() error { return f.run(ctx, p, run) })
+		err := abandon(ctx, patience, func() error { return f.run(ctx, p, run) })
+		if errors.Is(err, errInterrupted) { // nobody may read what the command writes
+			return nil
+		}
+		return err
 	}
 	return cmd
 }
@@ -167,24 +171,6 @@ func untilStdinEnds(ctx context.Context, stdin io.Reader, silence time.Duration)
 		}
 	}()
 	return ctx, cancel
-}
-
-// abandon returns what run returns. If ctx ends, it waits for run no longer than patience, because nobody may
-// read what run writes.
-func abandon(ctx context.Context, patience time.Duration, run func() error) error {
-	ended := make(chan error, 1)
-	go func() { ended <- run() }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(patience):
-		return nil
-	}
 }
 
 // run prints queries with follow until ctx ends, the time is over, nobody reads them any more, or no agent answers.
