@@ -109,6 +109,7 @@ func (a *agent) writePidfile() error {
 
 func (a *agent) removePidfile() {
 	if a.active.pidfile {
+		a.active.pidfile = false
 		_ = os.Remove(a.opts.Pidfile)
 	}
 }

@@ -383,9 +383,9 @@ func (s *scrape) exchanges(x exchanges, label, directive string) {
 	}
 	read(s, x, label, directive)
 	read(s, x.TCP, label, "tcp", directive)
-	for proto, used := range map[string]upstream.Reuse{"tcp-tls": x.TLS, "quic": x.QUIC} {
+	for i, used := range []upstream.Reuse{x.TLS, x.QUIC} {
 		if used != (upstream.Reuse{}) { // most agents have no such upstream
-			read(s, used, label, proto, directive)
+			read(s, used, label, []string{"tcp-tls", "quic"}[i], directive)
 		}
 	}
 	if x.GRPC {
