@@ -197,7 +197,7 @@ type sliceManager struct {
 	// constants below, which are no such labels.
 	sources    map[string]*sliceSource
 	names      nameSources
-	reconciled bool // all desired sources were complete once
+	reconciled bool // all desired sources were complete once, and it was known what is in use
 	reflectors sync.WaitGroup
 }
 
@@ -258,14 +258,14 @@ const rejectionCheck = time.Second
 func (k *sliceManager) reconcile(ctx context.Context) {
 	// What is in use is only known when these are listed.
 	known := k.view.listed[services].Load() && k.view.knowsPods()
-	desired := k.desiredSources()
+	desired := k.desiredSources(known)
 	k.stopSources(desired, func(src *sliceSource) bool { return src.names != nil && !src.complete })
 	k.startSources(ctx, desired)
 	k.publishLevel()
 	if !k.complete(desired) {
 		return
 	}
-	if !k.reconciled {
+	if known && !k.reconciled {
 		k.reconciled = true
 		k.dropRestored()
 	}
@@ -410,9 +410,13 @@ func (k *sliceManager) covers(sl *slice) bool {
 	return false
 }
 
-// desiredSources returns the keys of the sources that are needed.
-func (k *sliceManager) desiredSources() []string {
+// desiredSources returns the keys of the sources that are needed. Unless it is known which Services the node uses, there
+// are no sources of single Services but those of a saved view: of a list that comes in pages, each page would get a source.
+func (k *sliceManager) desiredSources(known bool) []string {
 	keys, used := k.view.desiredSources()
+	if !known && len(k.view.savedSources) == 0 {
+		used = nil
+	}
 	if k.names.tick == 0 {
 		for key, floor := range k.view.savedSources {
 			k.names.restore(key, floor)

@@ -230,7 +230,7 @@ func TestNameSourceGetsFurther(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.askInTurn("a", "b")
 	l.view.scope.tick.Add(1)
-	desired := l.keep.desiredSources()
+	desired := l.keep.desiredSources(true)
 	l.keep.startSources(l.ctx, desired)
 	l.awaitSynced()
 	l.slice("a", "db", true, "10.1.0.2")

@@ -221,12 +221,12 @@ func TestSnapshotScope(t *testing.T) {
 				l.slice(ns, "x", tt.labelled, "10.1.0.1")
 			}
 			l.reconcile()
-			before := l.keep.desiredSources()
+			before := l.keep.desiredSources(true)
 			_, err := l.zone.Snapshot(t.Context(), names(t, "cluster.local")[0])
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
-			if got := l.keep.desiredSources(); !slices.Equal(got, before) {
+			if got := l.keep.desiredSources(true); !slices.Equal(got, before) {
 				t.Errorf("the sources %q are requested, %q before", got, before)
 			}
 		})
