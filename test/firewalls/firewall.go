@@ -78,6 +78,34 @@ firewalld --nofork --nopid >/run/firewalld.log 2>&1 & echo $! >>/run/firewalld.p
 for i in $(seq 60); do firewall-cmd --state >/dev/null 2>&1 && break || sleep 0.5; done
 firewall-cmd --state`,
 			Reload: "firewall-cmd --reload", Unload: "kill $(cat /run/firewalld.pids)"},
+		// Its instance accepts no packets for its address, by a table of its own; a reload moves the address.
+		{Name: "keepalived, an address without packets", Kind: program,
+			Load: `cat >/etc/keepalived.conf <<'END'
+global_defs {
+	nftables keepalived
+}
+vrrp_instance apiserver {
+	interface vup
+	state MASTER
+	virtual_router_id 51
+	priority 100
+	advert_int 1
+	no_accept
+	virtual_ipaddress {
+		192.0.2.100/32 dev vdns
+	}
+}
+END
+keepalived --dont-fork --vrrp --use-file /etc/keepalived.conf --pid /run/keepalived.pid --vrrp_pid /run/vrrp.pid >/run/keepalived.log 2>&1 &
+for i in $(seq 300); do ! ip -o addr show dev vdns | grep -q 192.0.2.100 || break; sleep 0.1; done
+ip -o addr show dev vdns | grep -q 192.0.2.100`,
+			Reload: `cp /etc/keepalived.conf /etc/keepalived.before
+sed -i 's/192.0.2.100/192.0.2.101/' /etc/keepalived.conf; kill -HUP $(cat /run/keepalived.pid)
+for i in $(seq 300); do ! ip -o addr show dev vdns | grep -q 192.0.2.101 || break; sleep 0.1; done
+cp /etc/keepalived.before /etc/keepalived.conf; kill -HUP $(cat /run/keepalived.pid)
+for i in $(seq 300); do ! ip -o addr show dev vdns | grep -q 192.0.2.100 || break; sleep 0.1; done
+ip -o addr show dev vdns | grep -q 192.0.2.100`, Unload: `kill $(cat /run/keepalived.pid)
+for i in $(seq 300); do [ -e /run/keepalived.pid ] || break; sleep 0.1; done`},
 		{Name: "nftables.service, Debian's workstation.nft", Kind: program, Saved: true,
 			Load: "nft -f /usr/share/doc/nftables/examples/workstation.nft", Reload: "nft -f /usr/share/doc/nftables/examples/workstation.nft"},
 		{Name: "netfilter-persistent", Kind: program, Load: both(`cat >/etc/iptables/rules.v$(echo $t | sed 's/ip6.*/6/;s/ipt.*/4/') <<END

@@ -20,16 +20,16 @@ import (
 // [Release.Root] fail until the version here is the new one, unless the packages are in the cache.
 type Release struct {
 	Number, Suite string
-	// Nft, Iptables, Ufw and Firewalld are versions of packages.
-	Nft, Iptables, Ufw, Firewalld string
+	// Nft, Iptables, Ufw, Firewalld and Keepalived are versions of packages.
+	Nft, Iptables, Ufw, Firewalld, Keepalived string
 }
 
 // Releases returns the releases, the oldest first.
 func Releases() []Release {
 	return []Release{
-		{"11", "bullseye", "0.9.8-3.1+deb11u2", "1.8.7-1", "0.36-7.1", "0.9.3-2"},
-		{"12", "bookworm", "1.0.6-2+deb12u2", "1.8.9-2", "0.36.2-1", "1.3.3-1~deb12u2"},
-		{"13", "trixie", "1.1.3-1", "1.8.11-2", "0.36.2-9", "2.3.1-1+deb13u1"},
+		{"11", "bullseye", "0.9.8-3.1+deb11u2", "1.8.7-1", "0.36-7.1", "0.9.3-2", "1:2.1.5-0.2+deb11u1"},
+		{"12", "bookworm", "1.0.6-2+deb12u2", "1.8.9-2", "0.36.2-1", "1.3.3-1~deb12u2", "1:2.2.7-1+b2"},
+		{"13", "trixie", "1.1.3-1", "1.8.11-2", "0.36.2-9", "2.3.1-1+deb13u1", "1:2.3.3-1"},
 	}
 }
 
@@ -49,7 +49,7 @@ const maxPackage = 64 << 20
 // with netfilter-persistent.
 func (r Release) archives() []debian.Archive {
 	with := []string{
-		"nftables=" + r.Nft, "iptables=" + r.Iptables, "ufw=" + r.Ufw, "firewalld=" + r.Firewalld,
+		"nftables=" + r.Nft, "iptables=" + r.Iptables, "ufw=" + r.Ufw, "firewalld=" + r.Firewalld, "keepalived=" + r.Keepalived,
 		"dash", "coreutils", "grep", "sed", "mawk", "procps", "systemd",
 	}
 	suites := []string{r.Suite}

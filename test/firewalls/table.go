@@ -106,10 +106,14 @@ func (t *Table) markdown() string {
 
 // versionList returns the section about the programs' versions.
 func versionList() string {
-	short := func(version string) string { v, _, _ := strings.Cut(version, "-"); return v }
+	short := func(version string) string {
+		v, _, _ := strings.Cut(strings.TrimPrefix(version, "1:"), "-") // without the epoch and Debian's revision
+		return v
+	}
 	text := "\n## Versions\n\n"
 	for _, r := range Releases() {
-		text += fmt.Sprintf("- Debian %s: nft %s, iptables %s, ufw %s, firewalld %s\n", r.Number, short(r.Nft), short(r.Iptables), short(r.Ufw), short(r.Firewalld))
+		text += fmt.Sprintf("- Debian %s: nft %s, iptables %s, ufw %s, firewalld %s, keepalived %s\n", r.Number,
+			short(r.Nft), short(r.Iptables), short(r.Ufw), short(r.Firewalld), short(r.Keepalived))
 	}
 	return text
 }
