@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -397,4 +399,25 @@ func resourceVersionOf(o metav1.Object) uint64 {
 		return 0
 	}
 	return n
+}
+
+// resumePods makes the pods of a saved view those of a list of the node's pods.
+func (h *handler) resumePods() {
+	v := h.view
+	v.mu.RLock()
+	all := slices.Collect(maps.Values(v.index.pods))
+	v.mu.RUnlock()
+	for _, p := range all {
+		if !p.onNode {
+			ns, name, _ := strings.Cut(p.name, "/")
+			h.forget(ns, name, 0)
+			continue
+		}
+		if p.awaitsAddr() {
+			v.limitAddrWait(p.name)
+		}
+		v.nodePods.restore(p, v.savedPods[p.name])
+	}
+	v.savedPods = nil
+	v.policies.setListed(pods)
 }

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
@@ -82,27 +81,6 @@ func (v *View) hasPods(h *savedHead) bool {
 		return false
 	}
 	return v.nodePods == nil || h.Observed && slices.Equal(h.PodLabels, v.nodePods.labels)
-}
-
-// resumePods makes the pods of a saved view those of a list of the node's pods.
-func (h *handler) resumePods() {
-	v := h.view
-	v.mu.RLock()
-	all := slices.Collect(maps.Values(v.index.pods))
-	v.mu.RUnlock()
-	for _, p := range all {
-		if !p.onNode {
-			ns, name, _ := strings.Cut(p.name, "/")
-			h.forget(ns, name, 0)
-			continue
-		}
-		if p.awaitsAddr() {
-			v.limitAddrWait(p.name)
-		}
-		v.nodePods.restore(p, v.savedPods[p.name])
-	}
-	v.savedPods = nil
-	v.policies.setListed(pods)
 }
 
 // dropSaved drops the positions of a resource. Without that of slices, their versions mean nothing.

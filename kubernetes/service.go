@@ -395,3 +395,17 @@ func (b *addrBuilder) isNew(packed []byte) bool {
 	b.seen[string(packed)] = struct{}{}
 	return !dup
 }
+
+// countPorts returns the number of ports of each name of s.
+func (s *service) countPorts() map[portKey]int {
+	counts := make(map[portKey]int)
+	for p := s.ports; p != ""; {
+		name, proto, _, rest := p.next()
+		p = rest
+		counts[portKey{}]++
+		if name != "" {
+			counts[portKey{name, proto}]++
+		}
+	}
+	return counts
+}

@@ -242,20 +242,6 @@ type portKey struct {
 	proto byte
 }
 
-// countPorts returns the number of ports of each name of s.
-func (s *service) countPorts() map[portKey]int {
-	counts := make(map[portKey]int)
-	for p := s.ports; p != ""; {
-		name, proto, _, rest := p.next()
-		p = rest
-		counts[portKey{}]++
-		if name != "" {
-			counts[portKey{name, proto}]++
-		}
-	}
-	return counts
-}
-
 // portWeight returns the weight of the SRV records of a name of s that has so many ports.
 func (w *recordYielder) portWeight(s keyedService, ports int) uint16 {
 	if w.external == nil {

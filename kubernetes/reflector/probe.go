@@ -1,9 +1,7 @@
 package reflector
 
 import (
-	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,50 +24,6 @@ type probe struct {
 	// asked to wait. nil: nobody waits for that.
 	recovered, ready chan struct{}
 	asks             bool // one of those that the server has asked to wait asks whether it is ready
-}
-
-// pause waits before the request that follows a failure, the one after failed others. It ends soon after a request of
-// another reflector has succeeded or, if the server has asked this one to wait, after the server has started. It reports whether it
-// ended early for that reason.
-func (f *Reflector) pause(ctx context.Context, failed int, err error) (early bool) {
-	d := Backoff(f.FirstBackoff, failed, err)
-	if isRejection(err) { // the server works
-		f.Outages.noteReply(f)
-		sleep(ctx, d)
-		return false
-	}
-	asked := retryAfter(err)
-	probes, end := f.Outages.awaitReply(f, err)
-	if probes {
-		d = max(min(d, probePause+rand.N(probePause)), asked)
-	}
-	if asked > 0 && f.Outages.asksWhetherReady() {
-		return f.awaitReady(ctx, d)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	case <-end:
-		sleep(ctx, min(d, rand.N(firstBackoff(f.FirstBackoff))))
-		return true
-	}
-	return false
-}
-
-// awaitReady waits for d, or until the server says that it is ready, and reports whether it has. A server that starts asks
-// for up to half a minute, the longer it takes, and does not say when that is over. To ask whether it is ready is cheap, and exempt from
-// its flow control (https://kubernetes.io/docs/reference/using-api/health-checks/).
-func (f *Reflector) awaitReady(ctx context.Context, d time.Duration) (ready bool) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	for !ready && ctx.Err() == nil {
-		sleep(ctx, probePause+rand.N(probePause))
-		ready = f.Client.Get().AbsPath("/readyz").MaxRetries(0).Throttle(nil).Do(ctx).Error() == nil
-	}
-	f.Outages.noteReady(ready)
-	return ready
 }
 
 // awaitReply notes that a request of f failed with err. It reports whether f is the one that probes, and returns a channel

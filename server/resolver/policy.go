@@ -1,7 +1,6 @@
 package resolver
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -136,24 +135,6 @@ func (r *Request) countDenial() {
 	if r.rpz != nil {
 		r.rpz.Count()
 	}
-}
-
-// byPolicy returns the ruling of the policies on a name in the reply besides the question's. alias says that it is in a chain of
-// aliases: one that was followed led to questions of its own.
-func (v *vetting) byPolicy(name []byte, alias bool) ruling {
-	if v.r.policy == nil || bytes.Equal(name, v.r.Query.Name()) {
-		return ruling{verdict: allowed}
-	}
-	d := v.r.policy.Judge(name, v.rt.serviceOf(name))
-	if d.Policy == nil || d.Audit || !d.Listed && v.fromOthers(alias) && !v.rt.inCluster(name) {
-		return ruling{verdict: allowed}
-	}
-	return ruling{verdict: forbidden, denial: d}
-}
-
-// fromOthers reports whether a name in the reply is an upstream's, or was judged as a question of its own.
-func (v *vetting) fromOthers(alias bool) bool {
-	return alias && (v.r.followed || v.r.source == fromTemplate) || !v.r.fromOwnData()
 }
 
 // fromOwnData reports whether r's reply comes neither from an upstream nor from the cache.

@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -199,6 +200,24 @@ func (v *vetting) ruling(name []byte, qtype uint16, alias bool) ruling {
 		r.verdict = hidden
 	}
 	return r
+}
+
+// byPolicy returns the ruling of the policies on a name in the reply besides the question's. alias says that it is in a chain of
+// aliases: one that was followed led to questions of its own.
+func (v *vetting) byPolicy(name []byte, alias bool) ruling {
+	if v.r.policy == nil || bytes.Equal(name, v.r.Query.Name()) {
+		return ruling{verdict: allowed}
+	}
+	d := v.r.policy.Judge(name, v.rt.serviceOf(name))
+	if d.Policy == nil || d.Audit || !d.Listed && v.fromOthers(alias) && !v.rt.inCluster(name) {
+		return ruling{verdict: allowed}
+	}
+	return ruling{verdict: forbidden, denial: d}
+}
+
+// fromOthers reports whether a name in the reply is an upstream's, or was judged as a question of its own.
+func (v *vetting) fromOthers(alias bool) bool {
+	return alias && (v.r.followed || v.r.source == fromTemplate) || !v.r.fromOwnData()
 }
 
 // hides reports whether views keep name from the client: only others' zones take a query for

@@ -238,33 +238,3 @@ func (b *builder) appendSet(z *Zone, list []rawRecord) (n int) {
 	binary.BigEndian.PutUint32(h[6:], uint32(len(h)-setHeader))
 	return n
 }
-
-// index makes the hash table of nodes, and the list of those with NSEC records.
-func (z *Zone) index(nodes []uint32) {
-	size := 4
-	for size < 2*len(nodes) {
-		size *= 2
-	}
-	z.slots, z.names = make([]uint32, size), len(nodes)
-	for _, at := range nodes {
-		n := node{z, int(at)}
-		i := int(maphash.Bytes(z.seed, n.name())) & (size - 1)
-		for z.slots[i] != 0 {
-			i = (i + 1) & (size - 1)
-		}
-		z.slots[i] = at + 1
-		if _, ok := n.find(typeNSEC); ok {
-			z.secure = append(z.secure, at)
-		}
-	}
-}
-
-// setApex sets what is needed of the origin for every query.
-func (z *Zone) setApex() {
-	z.apex = z.node([]byte(z.origin))
-	z.soa, _ = z.apex.find(wire.TypeSOA)
-	z.ns, _ = z.apex.find(wire.TypeNS)
-	ttl, rdata := z.soa.first()
-	z.serial = serialOf(rdata)
-	z.negative = min(ttl, binary.BigEndian.Uint32(rdata[len(rdata)-4:]))
-}

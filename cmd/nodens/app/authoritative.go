@@ -57,12 +57,6 @@ func authoritative(log *slog.Logger) []directive {
 	}
 }
 
-// endCopies ends all copies of replies: what they were made by has changed, and is visible.
-func (a *builder) endCopies() {
-	a.epochs.BumpAll()
-	a.hostsEpochs.BumpAll()
-}
-
 // rpzZoneState is loaded or empty.
 type rpzZoneState string
 

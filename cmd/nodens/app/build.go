@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
+	"github.com/nodens-dns/nodens/server/tunnel"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -290,4 +291,19 @@ func (a *builder) keepParts(g, old *generation) {
 			}
 		}
 	}
+}
+
+// openTunnel returns the block's detector, which knows whose the clients' addresses are.
+func (a *builder) openTunnel(p *blockParts) (any, error) {
+	owners := a.clients.owners()
+	return tunnel.New(p.block.Tunnel, tunnel.Options{Logger: a.log.With("part", "tunnel"), Owner: func(addr netip.Addr) tunnel.Owner {
+		kind, pod := owners.Owner(addr)
+		return tunnel.Owner{Namespace: pod.Namespace + kind.String(), Pod: pod.Name, UID: pod.UID}
+	}}), nil
+}
+
+// endCopies ends all copies of replies: what they were made by has changed, and is visible.
+func (a *builder) endCopies() {
+	a.epochs.BumpAll()
+	a.hostsEpochs.BumpAll()
 }

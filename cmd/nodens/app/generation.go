@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/dnstap"
 	"github.com/nodens-dns/nodens/server/otlp"
+	"github.com/nodens-dns/nodens/server/tunnel"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -329,4 +330,14 @@ func (g *generation) policies() *dnspolicy.Table {
 		return v.Policies()
 	}
 	return nil
+}
+
+// detectors returns the detectors of g's blocks.
+func (g *generation) detectors() (list []*tunnel.Detector) {
+	for _, p := range g.blocks {
+		if d := part[*tunnel.Detector](p, "tunnel"); d != nil {
+			list = append(list, d)
+		}
+	}
+	return list
 }
