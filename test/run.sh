@@ -12,7 +12,7 @@ if [ "$(id -u)" -ne 0 ]; then
 	exit 1
 fi
 sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv nsenter sysctl pgrep git prometheus chromium-headless-shell
-sh test/install.sh unbound dnsdist kresd pdns_recursor kdig knotd nsd named dnsmasq stubby || echo "benchmarks and comparisons run without them" >&2
+sh test/install.sh unbound dnsdist kresd pdns_recursor kdig knotd nsd named dnsmasq stubby qemu-aarch64 || echo "benchmarks and comparisons run without them" >&2
 sh test/install.sh host drill haproxy dnspython musl-gcc adnshost dnsget getdns_query unbound-host || echo "test/clients runs without them" >&2
 . test/goenv.sh
 dir=$(mktemp -d "${TMPDIR:-/tmp}/nodens-run-XXXXXX")

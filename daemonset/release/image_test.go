@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	spdxjson "github.com/spdx/tools-golang/json"
 	"github.com/spdx/tools-golang/spdx"
@@ -137,32 +136,6 @@ func TestImage(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestArm64: what the agent stands on is whole on arm64 too, where nothing of it can be
-// run here.
-func TestArm64(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes Debian's packages: skipped under -short")
-	}
-	if _, err := debian.Sources(); err != nil {
-		t.Skip(err)
-	}
-	a := architectures["arm64"]
-	debs, err := a.packages(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := a.base(debs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text bytes.Buffer
-	if err := oci.WriteTar(&text, b.layer, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	files := entries(t, text.Bytes())
-	checkPrograms(t, files, elf.EM_AARCH64)
 }
 
 // TestNoDebian: who has no apt-get is told what it takes.
