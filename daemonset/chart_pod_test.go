@@ -2,6 +2,7 @@ package daemonset
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -152,6 +153,9 @@ func TestChartSecurityContext(t *testing.T) {
 			t.Errorf("%s: Kubernetes refuses allowPrivilegeEscalation beside it", values)
 		}
 	}
+	if _, c, _, _ = renderAgent(t, "securityContext: {capabilities: null}"); !cmp.Equal(c.SecurityContext, usual.SecurityContext) {
+		t.Errorf("capabilities null: %v, want the chart's", c.SecurityContext)
+	}
 	_, c, _, _ = renderAgent(t, "{securityContext: {runAsUser: 7}, cilium: {localRedirect: true}}")
 	if got := c.SecurityContext.RunAsUser; got == nil || *got != 7 {
 		t.Errorf("runAsUser %v, want 7", got)
@@ -208,5 +212,70 @@ func TestChartRunbook(t *testing.T) {
 	want := strings.Count(string(readFile(t, "monitoring/rules.yaml")), " runbook_url: ")
 	if got := strings.Count(string(text), " runbook_url: https://wiki.example/dns#nodens"); got != want || want == 0 {
 		t.Errorf("%d alerts lead there, want %d", got, want)
+	}
+}
+
+// TestChartTexts: values that YAML takes for something else than text stay text.
+func TestChartTexts(t *testing.T) {
+	objects := renderChart(t, `
+fullnameOverride: "123"
+nameOverride: "true"
+serviceAccount: {name: "1e3"}
+config: {customUpstreamsvc: "456"}
+goMemLimit: "268435456"
+networkPolicy: {enabled: true, namespaces: ["789"]}
+`)
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
+	pod := set.Spec.Template.Spec
+	if got := pod.ServiceAccountName; got != "1e3" {
+		t.Errorf("the service account is %q", got)
+	}
+	if args := pod.Containers[0].Args; !slices.Contains(args, "456") {
+		t.Errorf("%q do not have the name of the Service", args)
+	}
+}
+
+// TestChartForwardOptions: numbers and options without arguments are as the Corefile has them.
+func TestChartForwardOptions(t *testing.T) {
+	_, _, _, corefile := renderAgent(t, "config: {upstreamForwardConfig: {force_tcp: true, prefer_udp: false, max_concurrent: 1000000, policy: sequential}}")
+	for _, line := range []string{"force_tcp", "max_concurrent 1000000", "policy sequential"} {
+		if !strings.Contains(corefile, "\n        "+line+"\n") {
+			t.Errorf("no line %q in\n%s", line, corefile)
+		}
+	}
+	if strings.Contains(corefile, "prefer_udp") {
+		t.Errorf("an option that is false is in\n%s", corefile)
+	}
+}
+
+// TestChartEnv: a variable of extraEnv replaces the chart's.
+func TestChartEnv(t *testing.T) {
+	_, c, _, _ := renderAgent(t, `extraEnv: [{name: GOMEMLIMIT, value: 1GiB}, {name: NODE_NAME, value: a}, {name: NODE_ZONE, value: b}, {name: POD_UID, value: c}]`)
+	var got []string
+	for _, e := range c.Env {
+		got = append(got, e.Name+"="+e.Value)
+	}
+	if want := []string{"GOMEMLIMIT=1GiB", "NODE_NAME=a", "NODE_ZONE=b", "POD_UID=c"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestChartBuild: a version with build metadata, as Flux makes of a Git revision, is a valid label.
+func TestChartBuild(t *testing.T) {
+	dir := tempDir(t)
+	if out, err := runTool(t, "helm", "package", "chart", "--version", "0.1.0+abc", "--destination", dir); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text, err := templateFolder(t, filepath.Join(dir, "nodens-0.1.0+abc.tgz"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := decodeObjects(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
+	if got := set.Labels["helm.sh/chart"]; got != "nodens-0.1.0_abc" {
+		t.Errorf("the label is %q; Kubernetes refuses a plus sign", got)
 	}
 }

@@ -272,6 +272,16 @@ func TestChartRefuses(t *testing.T) {
 		{"text for ndots", "optIn: {ndots: '5'}", "/optIn/ndots"},
 		{"opt-in to an agent in a pod's network", "{optIn: {enabled: true, clusterDns: 10.96.0.10}, cilium: {localRedirect: true}}", "cilium.localRedirect"},
 		{"Go's memory in the API's units", "goMemLimit: 200Mi", "/goMemLimit"},
+		{"a name that no Service may have", "fullnameOverride: a.b", "/fullnameOverride"},
+		{"a class with a colon", "priorityClassName: 'a: b'", "/priorityClassName"},
+		{"an interface with a colon", "config: {interfaceName: 'dns:'}", "/config/interfaceName"},
+		{"no namespace", "networkPolicy: {namespaces: [A_b]}", "/networkPolicy/namespaces/0"},
+		{"a label with a colon", "dashboard: {label: 'a: b'}", "/dashboard/label"},
+		{"a path with a space", "serviceMonitor: {path: '/a: b'}", "/serviceMonitor/path"},
+		{"the label of the selector", "podLabels: {k8s-app: dns}", "/podLabels/k8s-app"},
+		{"no port of the page", "config: {page: '127.0.0.1:99999'}", "/config/page"},
+		{"null for a part", "podMonitor: null", "'podMonitor'"},
+		{"null for a setting", "config: {page: null}", "'page'"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

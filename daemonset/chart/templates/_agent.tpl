@@ -25,11 +25,11 @@ has only one agent. */ -}}
 
 {{- /* nodens.labels are on every object, and not on pods: those keep theirs over an upgrade. */ -}}
 {{- define "nodens.labels" -}}
-app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- /* nodens.host is the address of health and readiness. */ -}}

@@ -81,7 +81,11 @@
 {{- end }}
     forward . {{ $c.upstreamServers }}{{ with $c.upstreamForwardConfig }} {
 {{- range $option, $value := . }}
-        {{ trim (printf "%s %v" $option $value) }}
+{{- /* toJson writes 1000000 as that; an option without arguments is true or false. */ -}}
+{{- $value = kindIs "float64" $value | ternary (toJson $value) $value | toString }}
+{{- if ne $value "false" }}
+        {{ eq $value "true" | ternary $option (printf "%s %s" $option $value) | trim }}
+{{- end }}
 {{- end }}
     }
 {{- end }}

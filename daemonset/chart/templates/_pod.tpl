@@ -35,7 +35,8 @@ rollingUpdate:
 {{- $add = list "NET_ADMIN" "NET_BIND_SERVICE" }}
 {{- if include "nodens.kernelPath" . }}{{ $add = concat $add (list "BPF" "PERFMON") }}{{ end }}
 {{- end }}
-{{- $more := dig "capabilities" "add" list $given | default list }}
+{{- $asked := $given.capabilities | default dict }}
+{{- $more := $asked.add | default list }}
 {{- $own := dict "readOnlyRootFilesystem" true "privileged" false }}
 {{- /* Kubernetes refuses false beside these. */ -}}
 {{- if not (or $given.privileged (has "SYS_ADMIN" $more) (has "CAP_SYS_ADMIN" $more)) }}
@@ -44,7 +45,7 @@ rollingUpdate:
 {{- /* Root, because added capabilities take effect only for root. */ -}}
 {{- if not $cilium }}{{ $own = set $own "runAsUser" 0 }}{{ end }}
 {{- with concat $add $more | uniq }}{{ $caps = set $caps "add" . }}{{ end }}
-{{- with dig "capabilities" "drop" nil $given }}{{ $caps = set $caps "drop" . }}{{ end }}
+{{- with $asked.drop }}{{ $caps = set $caps "drop" . }}{{ end }}
 {{- $given = merge (dict "capabilities" $caps) $given $own }}
 {{- toYaml $given }}
 {{- end }}
