@@ -131,3 +131,56 @@ func TestMigrateHelmValues(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrateHelmValuesOfPod: what the pod has beside the usual is in the values, or has a note.
+func TestMigrateHelmValuesOfPod(t *testing.T) {
+	text := strings.NewReplacer(
+		"a: b}}", `k8s-app: node-local-dns, team: dns}, annotations: {prometheus.io/port: "1", note: x}}`,
+		"image: old", "image: old\n        env: [{name: CORP, value: 192.0.2.3}, {name: NODE_NAME, value: a}]\n        stdin: true",
+		"containers:", "imagePullSecrets: [{name: r}]\n      hostAliases: [{ip: 192.0.2.4}]\n      containers:\n      - name: other",
+		`/etc/Corefile]`, `/etc/Corefile, -setupiptables=false, -syncinterval, "30s"]`,
+		"volumeMounts: [", "volumeMounts: [{name: handover, mountPath: /etc/tls}, ",
+		"volumes: [", "volumes: [{name: handover, secret: {secretName: s}}, ",
+		"path: Corefile.base}", "path: Corefile.base}, {key: hosts, path: hosts}",
+		"forward . 192.0.2.1", "hosts /etc/coredns/hosts\n        forward . tls://{$CORP} {\n            tls /etc/tls/ca.crt\n        }",
+		"  Corefile: |", "  hosts: 192.0.2.9 a.test\n  Corefile: |",
+		"VERSION", "apps/v1", "NAMESPACE", "namespace: kube-system", "LABELS", "", ", SAVED", "", "SELECTOR", "selector: {}", "STATUS", "", "IMMUTABLE", "false", "DOMAIN", "cluster.local",
+	).Replace(migrateManifest)
+	got, notes := migratedText(t, text, "--helm-values")
+	var values map[string]any
+	check.NoError(t, yaml.Unmarshal([]byte(got), &values))
+	delete(values["config"].(map[string]any), "customConfig")
+	var want map[string]any
+	check.NoError(t, yaml.Unmarshal([]byte(`
+config: {localDns: 169.254.20.10, setupIptables: false, skipTeardown: true, dnsDomain: cluster.local}
+extraArgs: [-syncinterval=30s]
+extraEnv: [{name: CORP, value: 192.0.2.3}]
+extraVolumes: [{name: old-handover, secret: {secretName: s}}, {name: custom, configMap: {name: coredns-custom, optional: true}}]
+extraVolumeMounts: [{name: old-handover, mountPath: /etc/tls}, {name: custom, mountPath: /etc/custom}]
+image: {repository: example.test/nodens, tag: "1"}
+imagePullSecrets: [{name: r}]
+podAnnotations: {note: x}
+podLabels: {team: dns}
+`), &want))
+	if d := cmp.Diff(want, values); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	hasTexts(t, notes, "it has no values for: container other, hostAliases, stdin", "ConfigMap kube-system/dns, hosts: /etc/coredns/hosts", "/etc/tls/ca.crt is not checked")
+}
+
+// TestMigrateHelmValuesOfImage: the values have the whole image.
+func TestMigrateHelmValuesOfImage(t *testing.T) {
+	text := strings.ReplaceAll(setText, "NAME", "node-local-dns") + confText
+	for image, want := range map[string]map[string]any{
+		"r.test:5000/n":              {"repository": "r.test:5000/n"},
+		"r.test:5000/n:2":            {"repository": "r.test:5000/n", "tag": "2"},
+		"r.test/n:2@sha256:0a1b2c3d": {"repository": "r.test/n", "digest": "sha256:0a1b2c3d"},
+	} {
+		got, _ := migratedText(t, text, "--helm-values", "--image", image)
+		var values map[string]any
+		check.NoError(t, yaml.Unmarshal([]byte(got), &values))
+		if d := cmp.Diff(any(want), values["image"]); d != "" {
+			t.Errorf("%s (-want +got):\n%s", image, d)
+		}
+	}
+}

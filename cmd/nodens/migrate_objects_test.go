@@ -97,3 +97,14 @@ func TestMigrateObjects(t *testing.T) {
 		})
 	}
 }
+
+// TestMigrateByteOrderMark: objects of a file that begins with a byte order mark, as Windows programs write.
+func TestMigrateByteOrderMark(t *testing.T) {
+	text := strings.ReplaceAll(setText, "NAME", "node-local-dns") + confText
+	for name, before := range map[string]string{"before an object": "", "before a comment": "# ours\n---\n"} {
+		want, _ := migratedText(t, before+text)
+		if got, _ := migratedText(t, "\ufeff"+before+text); got != want {
+			t.Errorf("%s: it prints\n%s\nand not\n%s", name, got, want)
+		}
+	}
+}

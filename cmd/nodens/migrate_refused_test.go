@@ -53,6 +53,8 @@ func TestMigrateRefuses(t *testing.T) {
 		want       []string
 	}{
 		{"no image", set + confText, nil, []string{"--image is not set"}},
+		{"an image with a scheme", set + confText, []string{"--image", "docker://r.test/n:1"}, []string{`--image "docker://r.test/n:1"`}},
+		{"an image with a space", set + confText, []string{"--image", "r.test/n:1 "}, []string{"--image", "YOUR-REGISTRY"}},
 		{"nothing", "", []string{"--image", "i"}, []string{"no object"}},
 		{"not YAML", "a: [", []string{"--image", "i"}, []string{"in.yaml, document 1"}},
 		{"no object", "- a\n", []string{"--image", "i"}, []string{"not a Kubernetes object"}},
@@ -130,4 +132,16 @@ func TestMigrateTrace(t *testing.T) {
 	if strings.Count(notes, "write `trace otlp http://HOST:4318`") != 1 {
 		t.Errorf("notes:\n%s", notes)
 	}
+}
+
+// TestMigrateOtherDomain: a --domain that is not forwarded gets no names, reverse names included.
+func TestMigrateOtherDomain(t *testing.T) {
+	conf := strings.Replace(confText, "cluster.local:53 {", "in-addr.arpa:53 {\n        forward . __PILLAR__CLUSTER__DNS__\n    }\n    cluster.local:53 {", 1)
+	for _, domain := range []string{"cluster.locl", "a b", "."} {
+		values, notes := migratedText(t, strings.ReplaceAll(setText, "NAME", "node-local-dns")+conf, "--helm-values", "--domain", domain)
+		lacksTexts(t, values, "kubernetes ")
+		hasTexts(t, notes, "to do: ConfigMap kube-system/conf, Corefile: no block forwards --domain "+domain, "forwarded there: cluster.local")
+	}
+	values, _ := migratedText(t, strings.ReplaceAll(setText, "NAME", "node-local-dns")+conf, "--helm-values", "--domain", "Cluster.Local.")
+	hasTexts(t, values, "kubernetes Cluster.Local {", "kubernetes Cluster.Local in-addr.arpa")
 }

@@ -91,7 +91,7 @@ func (m *migration) check() (*Checked, error) {
 		return nil, err
 	}
 	defer c.close()
-	c.options.OffNode, c.options.Port, c.options.Written = true, m.flags.Config.Port, true
+	c.options.Port, c.options.Written = m.flags.Config.Port, true
 	c.options.PodNetwork = result.FromDaemonSet && !m.hostNetwork()
 	result.Source = c.configMap.describe() + ", " + c.key
 	if result.FromDaemonSet {

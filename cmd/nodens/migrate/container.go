@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // convertCommand removes the container's command: nodens' image has no program called
@@ -78,6 +79,9 @@ func (m *migration) setImage() error {
 			return errors.New("--image is not set: name nodens' image in a registry that the nodes pull from, such as --image YOUR-REGISTRY/nodens:0.1.0")
 		}
 		return nil
+	}
+	if strings.ContainsFunc(m.Image, unicode.IsSpace) || strings.Contains(m.Image, "://") {
+		return fmt.Errorf("--image %q is no image: write it as in a pod, such as YOUR-REGISTRY/nodens:0.1.0", m.Image)
 	}
 	if was != m.Image {
 		m.pod.container["image"] = m.Image

@@ -115,6 +115,7 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 		return fmt.Errorf("ConfigMap kube-dns: %w", err)
 	}
 	c.options = m.flags.Config
+	c.options.OffNode = true
 	if s.file != m.flags.Conf { // imports of the template start beside --conf
 		c.options.ImportsBeside = filepath.Join(c.root, filepath.FromSlash(m.flags.Conf))
 	}
@@ -394,10 +395,10 @@ func isClusterDNS(obj object) bool {
 
 // clusterDomain returns the cluster's domain, "" if it can't be determined.
 func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
-	if m.Domain != "" {
-		return strings.TrimSuffix(m.Domain, ".")
-	}
 	zones := forwardedZones(blocks)
+	if m.Domain != "" {
+		return m.givenDomain(c, zones)
+	}
 	if c.guessedZone { // an environment variable has it
 		zones = slices.DeleteFunc(zones, func(z string) bool { return z == guessedZone })
 	}
@@ -412,6 +413,17 @@ func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 	case !slices.ContainsFunc(c.cfg.Blocks, hasKubernetes):
 		m.noteFor(Todo, where, "no block forwards the cluster's domain to the cluster's DNS, so the agent answers none of its names: add `kubernetes DOMAIN in-addr.arpa ip6.arpa`")
 	}
+	return ""
+}
+
+// givenDomain returns --domain, "" if it is none of the forwarded zones: reverse names would get its name otherwise.
+func (m *migration) givenDomain(c *corefile, zones []string) string {
+	domain := parseZone(m.Domain)
+	served := func(b *config.Block) bool { return hasKubernetes(b) && slices.Contains(b.Kubernetes.Zones, domain) }
+	if slices.ContainsFunc(zones, func(z string) bool { return parseZone(z) == domain }) || slices.ContainsFunc(c.cfg.Blocks, served) {
+		return strings.TrimSuffix(m.Domain, ".")
+	}
+	m.noteFor(Todo, c.configMap.describe()+", "+c.key, "no block forwards --domain %s to the cluster's DNS, so the agent answers none of its names; zones forwarded there: %s", m.Domain, joinNames(zones))
 	return ""
 }
 

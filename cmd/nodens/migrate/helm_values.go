@@ -3,6 +3,7 @@ package migrate
 import (
 	"fmt"
 	"net/netip"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -34,10 +35,10 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 		}
 	}
 	addPorts(c.cfg, settings)
-	if name, tag, ok := cutImage(m.Image); ok {
-		values["image"] = map[string]any{"repository": name, "tag": tag}
+	if m.Image != "" {
+		values["image"] = imageValues(m.Image)
 	}
-	for _, key := range []string{"nodeSelector", "affinity", "tolerations", "priorityClassName"} {
+	for _, key := range []string{"nodeSelector", "affinity", "tolerations", "priorityClassName", "imagePullSecrets", "initContainers"} {
 		if value := m.pod.podSpec[key]; value != nil {
 			values[key] = value
 		}
@@ -45,9 +46,20 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 	if value := m.pod.container["resources"]; value != nil {
 		values["resources"] = value
 	}
+	for _, key := range []string{"labels", "annotations"} {
+		more := m.pod.daemonSet.child("spec", "template", "metadata", key).clone()
+		for _, own := range []string{"k8s-app", "prometheus.io/scrape", "prometheus.io/port"} {
+			delete(more, own)
+		}
+		if len(more) > 0 {
+			values["pod"+strings.ToUpper(key[:1])+key[1:]] = more
+		}
+	}
 	m.addVolumes(c, values)
+	m.addFromContainer(values, settings)
 	m.notes = slices.DeleteFunc(m.notes, func(n Note) bool { return n.Kind == Changed && strings.HasPrefix(n.Where, "DaemonSet") })
-	m.note(Todo, "the chart", "replace NodeLocal DNSCache by it as docs/how-to/install.md#install-with-helm says. What it has no value for, such as other containers of the pod, is not in the values")
+	m.note(Todo, "the chart", "replace NodeLocal DNSCache by it as docs/how-to/install.md#install-with-helm says")
+	m.noteNoValues(c)
 	return yaml.Marshal(values)
 }
 
@@ -106,22 +118,38 @@ func setPort(values map[string]any, key, addr string) {
 	}
 }
 
-// cutImage cuts an image before its tag.
-func cutImage(image string) (name, tag string, ok bool) {
-	i := strings.LastIndexByte(image, ':')
-	if i < 0 || strings.ContainsAny(image[i:], "/") || strings.Contains(image, "@") {
-		return "", "", false
+// imageValues returns an image as the chart has it.
+func imageValues(image string) map[string]any {
+	name, digest, pinned := strings.Cut(image, "@")
+	tag := ""
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name, tag = name[:i], name[i+1:]
 	}
-	return image[:i], image[i+1:], true
+	values := map[string]any{"repository": name}
+	switch {
+	case pinned:
+		values["digest"] = digest
+	case tag != "":
+		values["tag"] = tag
+	}
+	return values
 }
 
-// addVolumes adds the mounts of ConfigMaps other than the Corefile's and kube-dns's.
+// chartVolumes are the names of the chart's volumes.
+var chartVolumes = []string{"config-volume", "kube-dns-config", "xtables-lock", "handover"}
+
+// addVolumes adds the mounts other than those that the chart has.
 func (m *migration) addVolumes(c *corefile, values object) {
+	own := []string{m.flags.KubeDNS, m.argument("handover-dir"), "/run/xtables.lock"}
 	var mounts, volumes []any
 	for _, mount := range m.pod.container.children("volumeMounts") {
 		volume, err := findNamed(m.pod.podSpec.children("volumes"), mount.text("name"))
-		if err != nil || len(configMapSources(volume)) == 0 || mount.text("mountPath") == m.flags.KubeDNS || volume.text("configMap", "name") == c.configMap.name() {
+		if err != nil || slices.Contains(own, path.Clean(mount.text("mountPath"))) || volume.text("configMap", "name") == c.configMap.name() {
 			continue
+		}
+		mount, volume = mount.clone(), volume.clone()
+		if name := mount.text("name"); slices.Contains(chartVolumes, name) {
+			mount["name"], volume["name"] = "old-"+name, "old-"+name
 		}
 		mounts = append(mounts, map[string]any(mount))
 		if !slices.ContainsFunc(volumes, func(v any) bool { return fmt.Sprint(v) == fmt.Sprint(map[string]any(volume)) }) {
@@ -131,4 +159,91 @@ func (m *migration) addVolumes(c *corefile, values object) {
 	if len(mounts) > 0 {
 		values["extraVolumeMounts"], values["extraVolumes"] = mounts, volumes
 	}
+}
+
+// chartFlags are the flags that the chart sets from other values, and chartEnv its variables.
+var (
+	chartFlags = []string{"localip", "conf", "basecorefile", "kubednscm", "upstreamsvc", "interfacename", "netfilter", "kernel-path", "health-port", "handover-dir"}
+	chartEnv   = []string{"NODE_NAME", "NODE_ZONE", "POD_UID", "GOMEMLIMIT"}
+)
+
+// addFromContainer adds the other arguments and the variables of the container.
+func (m *migration) addFromContainer(values, settings object) {
+	args := m.pod.container.texts("args")
+	var more []any
+	for i := 0; i < len(args); {
+		n, _ := m.splitFlag(args[i:])
+		name, arg := flagName(args[i]), strings.Join(args[i:i+n], "=")
+		_, value, given := strings.Cut(arg, "=")
+		switch on, err := strconv.ParseBool(value); {
+		case slices.Contains(chartFlags, name):
+		case chartSwitches[name] != "" && (err == nil || !given):
+			settings[chartSwitches[name]] = on || !given
+		default:
+			more = append(more, arg)
+		}
+		i += n
+	}
+	if len(more) > 0 {
+		values["extraArgs"] = more
+	}
+	var env []any
+	for _, e := range m.pod.container.children("env") {
+		if !slices.Contains(chartEnv, e.text("name")) {
+			env = append(env, map[string]any(e))
+		}
+	}
+	if len(env) > 0 {
+		values["extraEnv"] = env
+	}
+}
+
+// chartSwitches are the flags without a value that are switches of the chart.
+var chartSwitches = map[string]string{"setupinterface": "setupInterface", "setupiptables": "setupIptables", "skipteardown": "skipTeardown"}
+
+// The fields of a pod and of a container that are in the values, that the chart sets itself, or that have notes.
+var (
+	chartPodFields = []string{
+		"containers", "volumes", "nodeSelector", "affinity", "tolerations", "priorityClassName", "priority", "imagePullSecrets", "initContainers", "hostNetwork", "dnsPolicy",
+		"enableServiceLinks", "terminationGracePeriodSeconds", "restartPolicy", "schedulerName", "serviceAccount", "serviceAccountName",
+	}
+	chartContainerFields = []string{
+		"name", "image", "imagePullPolicy", "args", "command", "env", "volumeMounts", "resources", "ports", "livenessProbe", "readinessProbe", "startupProbe", "securityContext",
+		"lifecycle", "terminationMessagePath", "terminationMessagePolicy",
+	}
+)
+
+// noteNoValues notes what the values lack: other files of the Corefile's ConfigMap, containers, fields.
+func (m *migration) noteNoValues(c *corefile) {
+	for _, f := range c.mounted {
+		if f.path != c.file && strings.Contains(c.text, f.path) {
+			m.noteFor(Todo, f.Name, "%s, which the Corefile names, is not in the values: the chart's ConfigMap has the Corefile only. Mount this ConfigMap at another path with extraVolumes and extraVolumeMounts, and change the path in config.customConfig", f.path)
+		}
+	}
+	var lost []string
+	for _, box := range m.pod.podSpec.children("containers") {
+		if box.text("name") != m.pod.container.text("name") {
+			lost = append(lost, "container "+box.text("name"))
+		}
+	}
+	for key, value := range m.pod.podSpec {
+		if !slices.Contains(chartPodFields, key) && !isEmpty(value) {
+			lost = append(lost, key)
+		}
+	}
+	for key, value := range m.pod.container {
+		if !slices.Contains(chartContainerFields, key) && !isEmpty(value) {
+			lost = append(lost, key)
+		}
+	}
+	if len(lost) > 0 {
+		slices.Sort(lost)
+		m.note(Todo, "the chart", "it has no values for: %s", strings.Join(lost, ", "))
+	}
+}
+
+// isEmpty reports whether a value of an object says nothing.
+func isEmpty(value any) bool {
+	text := fmt.Sprint(value)
+	return value == nil || text == "map[]" || text == "[]"
 }

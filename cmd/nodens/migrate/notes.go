@@ -55,6 +55,9 @@ func (m *migration) noteManagers(obj object) {
 
 // otherContainers notes the containers that don't run the agent.
 func (m *migration) otherContainers() {
+	if m.HelmValues {
+		return // noteNoValues names them
+	}
 	for _, box := range append(m.pod.podSpec.children("containers"), m.pod.podSpec.children("initContainers")...) {
 		if box.text("name") != m.pod.container.text("name") {
 			m.note(Differs, "container "+box.text("name"), "unchanged. If it reads /etc/Corefile of the agent's container: nodens writes no such file")
@@ -162,6 +165,11 @@ func (m *migration) noteCorefile(c *corefile) {
 	where := c.configMap.describe() + ", " + c.key
 	for _, text := range c.cfg.Warnings {
 		m.noteFor(Differs, where, "%s", strings.TrimPrefix(c.restorePaths.Replace(text), where+":"))
+	}
+	for _, file := range c.cfg.NotRead {
+		if name := c.restorePaths.Replace(file); name != "/etc/resolv.conf" && name == file {
+			m.noteFor(Todo, where, "%s is not checked: no ConfigMap among the objects has it. The agent's container needs it as the old one did", name)
+		}
 	}
 	for _, d := range c.cfg.Differences() {
 		m.noteFor(Differs, strings.TrimSuffix(where+", "+d.At(), ", "), "%s", d.Text)

@@ -141,6 +141,7 @@ func (o *Objects) Read(name string, r io.Reader) error {
 
 // parseDocument parses one document: an object in YAML, or one or more in JSON. Integers stay integers.
 func parseDocument(doc []byte) (trees []any, err error) {
+	doc = bytes.TrimPrefix(doc, []byte("\ufeff")) // a byte order mark, as Windows programs write
 	values := file.JSONValues(doc)
 	if values == nil {
 		// The comment keeps ToJSON from taking YAML that begins with a brace for JSON.
