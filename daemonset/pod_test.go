@@ -175,14 +175,15 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestNodeName: the agent gets the name of its node, whose pods it watches.
+// TestNodeName: the agent gets the name of its node, whose pods it watches. Without the version, which the API server adds, server-side apply
+// is in conflict with a client-side apply of the same manifest.
 func TestNodeName(t *testing.T) {
 	_, c := podSpec(t)
 	place := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" })
 	if place < 0 {
 		t.Fatal("NODE_NAME is not set")
 	}
-	want := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}
+	want := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"}}
 	if d := cmp.Diff(want, c.Env[place].ValueFrom); d != "" {
 		t.Errorf("NODE_NAME (-want +got):\n%s", d)
 	}
@@ -195,7 +196,7 @@ func TestPodIdentity(t *testing.T) {
 	if place < 0 {
 		t.Fatal("POD_UID is not set")
 	}
-	want := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}
+	want := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"}}
 	if d := cmp.Diff(want, c.Env[place].ValueFrom); d != "" {
 		t.Errorf("POD_UID (-want +got):\n%s", d)
 	}
