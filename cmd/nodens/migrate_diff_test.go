@@ -184,3 +184,20 @@ func TestMigrateHelmValuesOfImage(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrateHelmValuesOfPodNetwork: an agent in the network of a pod stays there.
+func TestMigrateHelmValuesOfPodNetwork(t *testing.T) {
+	got, notes := migrated(t, "--helm-values", "-f", "testdata/migrate/pod-network.yaml")
+	hasTexts(t, got, "cilium:\n  localRedirect: true\n", "        health :8080\n        ready :8181\n")
+	hasTexts(t, notes, "to do: DaemonSet dns/node-local-dns, hostNetwork: ")
+}
+
+// TestMigrateHelmValuesOfProbes: the chart's probes ask what the Corefile serves.
+func TestMigrateHelmValuesOfProbes(t *testing.T) {
+	text := strings.ReplaceAll(setText, "NAME", "node-local-dns") + confText
+	got, _ := migratedText(t, text, "--helm-values")
+	hasTexts(t, got, "        health 169.254.20.10:8080\n        ready 169.254.20.10:8181\n")
+	got, _ = migratedText(t, strings.Replace(text, "cache 30", "ready 169.254.20.10:8282\n        cache 30", 1), "--helm-values")
+	hasTexts(t, got, "readyPort: 8282\n", "        health 169.254.20.10:8080\n")
+	lacksTexts(t, got, "8181")
+}

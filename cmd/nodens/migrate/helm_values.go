@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,11 +13,11 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// readyPort is the port of nodens' chart for readiness.
-const readyPort = 8181
-
-// healthLine is the line of a `health` directive.
-var healthLine = regexp.MustCompile(`(?m)^([ \t]*)health\b.*$`)
+// The ports of nodens' chart for health and readiness.
+const (
+	healthPort = 8080
+	readyPort  = 8181
+)
 
 // helmValues returns the values of nodens' chart for the pods and the Corefile of this migration. What the chart has by
 // itself, such as the volume for hand-overs, and what it has no value for is left out.
@@ -35,6 +34,10 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 		}
 	}
 	addPorts(c.cfg, settings)
+	if !m.hostNetwork() {
+		values["cilium"] = map[string]any{"localRedirect": true}
+		m.note(Todo, "hostNetwork", "not true, so the values have cilium.localRedirect: the chart makes a CiliumLocalRedirectPolicy for the Service kube-dns, and has no other mode with the network of a pod")
+	}
 	if m.Image != "" {
 		values["image"] = imageValues(m.Image)
 	}
@@ -69,6 +72,9 @@ func addPorts(cfg *config.Config, values map[string]any) {
 		if b.Health != nil {
 			setPort(values, "healthPort", b.Health.Addr)
 		}
+		if b.Ready != nil {
+			setPort(values, "readyPort", b.Ready.Addr)
+		}
 		if b.Prometheus != nil {
 			setPort(values, "metricsPort", b.Prometheus.Addr)
 		}
@@ -97,18 +103,36 @@ func (m *migration) addAddresses(values map[string]any) {
 	}
 }
 
-// withReady returns the Corefile with the directive that the chart's readiness probe asks.
+// withReady returns the Corefile with the directives that the chart's probes ask.
 func (m *migration) withReady(c *corefile) string {
-	at := healthLine.FindStringSubmatchIndex(c.text)
-	if at == nil || slices.ContainsFunc(strings.Split(c.text, "\n"), func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "ready") }) {
+	lines := strings.Split(c.text, "\n")
+	at := slices.IndexFunc(lines, func(line string) bool { return slices.Contains(lineWords(line), "health") })
+	if at < 0 && len(c.cfg.Blocks) > 0 {
+		at = blockBodyStart(lines, c.cfg.Blocks[0].Line)
+	}
+	if at < 0 {
 		return c.text
 	}
-	addr := netip.AddrPort{}
-	if len(m.flags.Config.LocalIPs) > 0 {
-		addr = netip.AddrPortFrom(m.flags.Config.LocalIPs[0], readyPort)
+	var added []string
+	for _, d := range []struct {
+		name  string
+		port  uint16
+		given bool
+	}{
+		{"health", healthPort, slices.ContainsFunc(c.cfg.Blocks, func(b *config.Block) bool { return b.Health != nil })},
+		{"ready", readyPort, slices.ContainsFunc(c.cfg.Blocks, func(b *config.Block) bool { return b.Ready != nil })},
+	} {
+		if d.given {
+			continue
+		}
+		listen := fmt.Sprintf("%s :%d", d.name, d.port)
+		if m.hostNetwork() && len(m.flags.Config.LocalIPs) > 0 {
+			listen = d.name + " " + netip.AddrPortFrom(m.flags.Config.LocalIPs[0], d.port).String()
+		}
+		m.noteFor(Changed, c.configMap.describe()+", "+c.key, "%s: the chart's probes ask it", listen)
+		added = append(added, indentation(lines, at)+listen)
 	}
-	m.noteFor(Changed, c.configMap.describe()+", "+c.key, "ready %s: the chart's readiness probe asks it", addr)
-	return c.text[:at[0]] + c.text[at[2]:at[3]] + "ready " + addr.String() + "\n" + c.text[at[0]:]
+	return strings.Join(slices.Insert(lines, at, added...), "\n")
 }
 
 // setPort sets a value to the port of host:port, if it is a number.
