@@ -108,3 +108,11 @@ func TestMigrateByteOrderMark(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrateRKE2: the note for RKE2's release, which has CoreDNS too, does not say to uninstall it.
+func TestMigrateRKE2(t *testing.T) {
+	set := strings.Replace(setText, "name: NAME, ", "name: node-local-dns, labels: {app.kubernetes.io/managed-by: Helm}, annotations: {meta.helm.sh/release-name: rke2-coredns}, ", 1)
+	_, notes := migratedText(t, set+confText)
+	hasTexts(t, notes, "managed by RKE2's chart rke2-coredns: set nodelocal.enabled to false")
+	lacksTexts(t, notes, "uninstall the release")
+}

@@ -67,6 +67,8 @@ func TestMigrateRefuses(t *testing.T) {
 		{"no such namespace", set + confText, []string{"--image", "i", "-n", "x"}, []string{"in namespace x"}},
 		{"no ConfigMap", set, []string{"--image", "i"}, []string{"ConfigMap kube-system/conf with the Corefile of", "-f"}},
 		{"no key", set + strings.ReplaceAll(confText, "Corefile:", "Other:"), []string{"--image", "i"}, []string{`no key "Corefile"`}},
+		{"binary data", set + strings.NewReplacer("\ndata:", "\nbinaryData:", "|", "Lg==", "    cluster.local:53 {\n", "", "        cache 30\n", "", "        forward . __PILLAR__CLUSTER__DNS__\n", "", "    }\n", "").Replace(confText),
+			[]string{"--image", "i"}, []string{"ConfigMap kube-system/conf, binaryData", "UTF-8"}},
 		{"nothing mounted", strings.ReplaceAll(set, "/etc/coredns", "/etc/other") + confText, []string{"--image", "i"}, []string{"volumeMounts", "/etc/Corefile, /etc/coredns/Corefile.base"}},
 		{"no ConfigMap's volume", strings.ReplaceAll(set, "configMap: {name: conf, items: [{key: Corefile, path: Corefile.base}]}", "emptyDir: {}") + confText,
 			[]string{"--image", "i"}, []string{"volume config", "is not a ConfigMap"}},

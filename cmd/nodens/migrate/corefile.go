@@ -69,6 +69,9 @@ func (m *migration) openCorefile() (c *corefile, err error) {
 	text := strings.ReplaceAll(configMap.text("data", s.key), "\r\n", "\n")
 	c = &corefile{configMap: configMap.clone(), key: s.key, file: s.file, text: text}
 	if _, ok := configMap.value("data", s.key).(string); !ok {
+		if configMap.text("binaryData", s.key) != "" {
+			return nil, fmt.Errorf("%s, binaryData: the Corefile has to be in data, as text in UTF-8; `kubectl create configmap` puts files in other encodings here", configMap.describe())
+		}
 		return nil, fmt.Errorf("%s has no key %q with the Corefile of %s", configMap.describe(), s.key, m.pod.daemonSet.describe())
 	}
 	if c.dir, err = os.MkdirTemp("", "nodens-migrate-"); err != nil {

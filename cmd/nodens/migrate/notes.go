@@ -27,6 +27,7 @@ func (m *migration) addNotes(c *corefile) {
 // managers are the labels and annotations of tools that revert changes to their objects,
 // and what to do about it.
 var managers = []struct{ field, key, value, who, do string }{
+	{"annotations", "meta.helm.sh/release-name", "rke2-coredns", rke2, "set nodelocal.enabled to false in its HelmChartConfig, and apply the manifest under another name; the release has the cluster's CoreDNS, too"},
 	{"labels", "app.kubernetes.io/managed-by", "Helm", "Helm", "its next upgrade reverts the changes: change the chart's values, or uninstall the release with --keep-history and keep its objects (annotation helm.sh/resource-policy: keep)"},
 	{"labels", "addonmanager.kubernetes.io/mode", "Reconcile", "the addon manager, if the cluster has one", "change its copy of the manifest, or set the label to EnsureExists"},
 	{"labels", "app.kubernetes.io/managed-by", "kops", "kOps", "set spec.kubeDNS.nodeLocalDNS.enabled to false in the cluster's spec, and apply the manifest under another name"},
@@ -39,6 +40,9 @@ var managers = []struct{ field, key, value, who, do string }{
 	{"labels", "kapp.k14s.io/app", "", "kapp", "change the manifest in its repository"},
 }
 
+// rke2 is the manager of Helm's release of the same objects.
+const rke2 = "RKE2's chart rke2-coredns"
+
 // noteManagers notes the tools that may revert the changes to obj.
 func (m *migration) noteManagers(obj object) {
 	for _, k := range managers {
@@ -47,6 +51,9 @@ func (m *migration) noteManagers(obj object) {
 			continue
 		}
 		m.noteFor(Todo, obj.describe()+", "+k.field+" "+k.key, "it is managed by %s: %s", k.who, k.do)
+		if k.who == rke2 {
+			break // uninstalling the release would be wrong
+		}
 	}
 	for _, owner := range obj.children("metadata", "ownerReferences") {
 		m.noteFor(Todo, obj.describe()+", ownerReferences", "%s %s owns it and may revert the changes", owner.text("kind"), owner.text("name"))
