@@ -41,6 +41,17 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 	if m.Image != "" {
 		values["image"] = imageValues(m.Image)
 	}
+	m.addFromPod(values)
+	m.addVolumes(c, values)
+	m.addArgs(values, settings)
+	m.notes = slices.DeleteFunc(m.notes, func(n Note) bool { return n.Kind == Changed && strings.HasPrefix(n.Where, "DaemonSet") })
+	m.note(Todo, "the chart", "replace NodeLocal DNSCache by it as docs/how-to/install.md#install-with-helm says")
+	m.noteNoValues(c)
+	return yaml.Marshal(values)
+}
+
+// addFromPod adds fields of the pod, its labels and annotations, and the resources and variables of the container.
+func (m *migration) addFromPod(values object) {
 	for _, key := range []string{"nodeSelector", "affinity", "tolerations", "priorityClassName", "imagePullSecrets", "initContainers"} {
 		if value := m.pod.podSpec[key]; value != nil {
 			values[key] = value
@@ -58,12 +69,15 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 			values["pod"+strings.ToUpper(key[:1])+key[1:]] = more
 		}
 	}
-	m.addVolumes(c, values)
-	m.addFromContainer(values, settings)
-	m.notes = slices.DeleteFunc(m.notes, func(n Note) bool { return n.Kind == Changed && strings.HasPrefix(n.Where, "DaemonSet") })
-	m.note(Todo, "the chart", "replace NodeLocal DNSCache by it as docs/how-to/install.md#install-with-helm says")
-	m.noteNoValues(c)
-	return yaml.Marshal(values)
+	var env []any
+	for _, e := range m.pod.container.children("env") {
+		if !slices.Contains(chartEnv, e.text("name")) {
+			env = append(env, map[string]any(e))
+		}
+	}
+	if len(env) > 0 {
+		values["extraEnv"] = env
+	}
 }
 
 // addPorts adds the ports of HTTP and the cluster's domain.
@@ -191,8 +205,8 @@ var (
 	chartEnv   = []string{"NODE_NAME", "NODE_ZONE", "POD_UID", "GOMEMLIMIT"}
 )
 
-// addFromContainer adds the other arguments and the variables of the container.
-func (m *migration) addFromContainer(values, settings object) {
+// addArgs adds the other arguments of the container.
+func (m *migration) addArgs(values, settings object) {
 	args := m.pod.container.texts("args")
 	var more []any
 	for i := 0; i < len(args); {
@@ -210,15 +224,6 @@ func (m *migration) addFromContainer(values, settings object) {
 	}
 	if len(more) > 0 {
 		values["extraArgs"] = more
-	}
-	var env []any
-	for _, e := range m.pod.container.children("env") {
-		if !slices.Contains(chartEnv, e.text("name")) {
-			env = append(env, map[string]any(e))
-		}
-	}
-	if len(env) > 0 {
-		values["extraEnv"] = env
 	}
 }
 
@@ -250,24 +255,20 @@ func (m *migration) noteNoValues(c *corefile) {
 			lost = append(lost, "container "+box.text("name"))
 		}
 	}
-	for key, value := range m.pod.podSpec {
-		if !slices.Contains(chartPodFields, key) && !isEmpty(value) {
-			lost = append(lost, key)
-		}
-	}
-	for key, value := range m.pod.container {
-		if !slices.Contains(chartContainerFields, key) && !isEmpty(value) {
-			lost = append(lost, key)
-		}
-	}
+	lost = append(lost, otherFields(m.pod.podSpec, chartPodFields)...)
+	lost = append(lost, otherFields(m.pod.container, chartContainerFields)...)
 	if len(lost) > 0 {
 		slices.Sort(lost)
 		m.note(Todo, "the chart", "it has no values for: %s", strings.Join(lost, ", "))
 	}
 }
 
-// isEmpty reports whether a value of an object says nothing.
-func isEmpty(value any) bool {
-	text := fmt.Sprint(value)
-	return value == nil || text == "map[]" || text == "[]"
+// otherFields returns the fields of o that are not known and say something.
+func otherFields(o object, known []string) (fields []string) {
+	for key, value := range o {
+		if text := fmt.Sprint(value); !slices.Contains(known, key) && !slices.Contains([]string{"<nil>", "map[]", "[]"}, text) {
+			fields = append(fields, key)
+		}
+	}
+	return fields
 }
