@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // TestChartUpdateStrategy: each strategy is one that Kubernetes accepts, where exactly one of
@@ -277,5 +278,34 @@ func TestChartBuild(t *testing.T) {
 	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	if got := set.Labels["helm.sh/chart"]; got != "nodens-0.1.0_abc" {
 		t.Errorf("the label is %q; Kubernetes refuses a plus sign", got)
+	}
+}
+
+// TestChartDuplicates: a label or an annotation that the chart has, too, is rendered once, with the given value: kustomize
+// and Flux refuse keys that are there twice.
+func TestChartDuplicates(t *testing.T) {
+	text, err := templateChart(t, `
+daemonsetLabels: {app.kubernetes.io/version: mine, k8s-app: node-local-dns}
+podLabels: {k8s-app: node-local-dns}
+podAnnotations: {prometheus.io/scrape: "false"}
+configMapLabels: {app.kubernetes.io/version: mine}
+service: {annotations: {prometheus.io/port: "1"}}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var object any
+		if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
+			t.Errorf("%v in:\n%s", err, document)
+		}
+	}
+	objects, err := decodeObjects(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
+	if set.Labels["app.kubernetes.io/version"] != "mine" || set.Spec.Template.Annotations["prometheus.io/scrape"] != "false" {
+		t.Errorf("labels %v, annotations of pods %v", set.Labels, set.Spec.Template.Annotations)
 	}
 }

@@ -32,6 +32,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- /* nodens.merged is a map as YAML: (list text map), where the map's values win. A key that is there
+twice is an error for kustomize and Flux. */ -}}
+{{- define "nodens.merged" -}}
+{{- merge (last . | default dict | deepCopy) (first . | fromYaml) | toYaml }}
+{{- end }}
+
 {{- /* nodens.host is the address of health and readiness. */ -}}
 {{- define "nodens.host" -}}
 {{ first (splitList "," (include "nodens.localDns" .)) }}
