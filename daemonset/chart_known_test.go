@@ -196,7 +196,7 @@ lifecycle: null
 resizePolicy: null
 initContainers: null
 serviceMonitor: {enabled: true, namePrefix: null}
-prometheusRule: {enabled: true, runbookURL: null}
+prometheusRule: {enabled: true, runbookURL: null, labels: null}
 `
 	const same = "{config: {dnsService: '', dnsServer: 10.96.0.10}, serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}}"
 	compareObjects(t, renderChart(t, same), renderChart(t, values))

@@ -282,6 +282,14 @@ func TestChartRefuses(t *testing.T) {
 		{"no port of the page", "config: {page: '127.0.0.1:99999'}", "/config/page"},
 		{"null for a part", "podMonitor: null", "'podMonitor'"},
 		{"null for a setting", "config: {page: null}", "'page'"},
+		{"null for the image", "image: {repository: null}", "'repository'"},
+		{"null for a duration", "config: {serveStale: {duration: null}}", "'duration'"},
+		{"null for an amount", "config: {prefetch: {amount: null}}", "'amount'"},
+		{"null for the resolver", "config: {hostResolver: null}", "'hostResolver'"},
+		{"null for a mode", "dnsPolicies: {mode: null}", "'mode'"},
+		{"null for the second server", "optIn: {clusterDns: null}", "'clusterDns'"},
+		{"null for a label", "dashboard: {label: null}", "'label'"},
+		{"a variable without a name", "extraEnv: [{value: x}]", "/extraEnv/0"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
