@@ -40,6 +40,25 @@ func TestReadyCommand(t *testing.T) {
 	agenttest.Expect(t, p[0], "x.test.", "SERVFAIL")
 }
 
+// TestReadyWithoutDirectory: an agent that may not write to --handover-dir serves, and the probe of its container finds it.
+func TestReadyWithoutDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, whose directory it is")
+	}
+	const dir, memory = "/sys/kernel", "/dev/shm/nodens-sys-kernel" // no file can be created in /sys
+	t.Cleanup(func() { check.NoError(t, os.RemoveAll(memory)) })
+	p := peer.Ports(t, 2)
+	a := startAgent(t, withCache(p[0], p[1], p[1]), "-handover-dir", dir)
+	a.AwaitLog("no successor can take over from this agent")
+	if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 0 {
+		t.Errorf("while it serves: code %d, %s", code, stderr)
+	}
+	a.Stop()
+	if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 1 || !strings.Contains(stderr, "no agent listens") {
+		t.Errorf("after the end: code %d, %s", code, stderr)
+	}
+}
+
 // TestReadyExplain: the lines, the exit codes and the JSON for what an agent may say of itself.
 func TestReadyExplain(t *testing.T) {
 	unready := report.Problem{Code: "not-ready", Severity: "warning", Text: "not ready: no view yet"}

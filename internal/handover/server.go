@@ -116,6 +116,11 @@ func Listen(dir string, source Source, c Config) (*Server, error) {
 	}, nil
 }
 
+// ListenForReady is Listen for an agent that can't write to dir: [Ready] finds it, and a successor does not.
+func ListenForReady(dir string, source Source, c Config) (*Server, error) {
+	return Listen(memoryDir(dir), source, c)
+}
+
 // Serve hands over to successors, one at a time, until ctx is done, which should be at the end
 // of the process; call Stop first. When Serve returns, no goroutine of h runs. A successor
 // that has committed keeps serving.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,6 +26,12 @@ const (
 	// maxPath is the longest path in struct sockaddr_un, without the final zero, in bytes.
 	maxPath = 107
 )
+
+// memoryDir returns the directory of [ListenForReady] in place of dir. It is in the shared memory of the pod, which
+// is writable if the container's root is not, and which other pods don't see.
+func memoryDir(dir string) string {
+	return "/dev/shm/nodens" + strings.ReplaceAll(filepath.Clean(dir), "/", "-")
+}
 
 // checkPath returns an error if path is too long for a socket.
 func checkPath(dir, path string) error {

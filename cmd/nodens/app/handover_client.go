@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -298,29 +299,36 @@ func (a *agent) handoverConfig() handover.Config {
 	}
 }
 
-// listenForSuccessor starts to wait for a successor. After a handover, or if the disk is at
-// fault, a failure is only logged: the agent serves without.
+// listenForSuccessor starts to wait for a successor. After a handover, or if the directory can't be
+// written to, a failure is only logged: the agent serves without, and the startup probe finds it.
 func (a *agent) listenForSuccessor(ctx context.Context) error {
 	dir := a.opts.HandoverDir
 	if dir == "" {
 		return nil
 	}
-	host, err := handover.Listen(dir, handoverSource{a}, a.handoverConfig())
-	switch {
-	case err == nil:
-	case a.predecessor != nil || isDiskError(err):
-		a.log.Error("no successor can take over from this agent", "dir", dir, "err", err)
-		return nil
-	default:
+	host, alone, err := a.openHandoverServer(dir)
+	if host == nil {
 		return err
 	}
 	ctx, a.stopServer = context.WithCancel(context.WithoutCancel(ctx))
 	a.handoverServer.Store(host)
 	a.background.Go(func() { host.Serve(ctx) })
-	if a.predecessor != nil {
+	if a.predecessor != nil && !alone {
 		a.predecessor.Settled()
 	}
 	return nil
+}
+
+// openHandoverServer listens in dir. It listens alone, where only the startup probe finds it, if a failure is
+// only logged; host is nil if that fails, too.
+func (a *agent) openHandoverServer(dir string) (host *handover.Server, alone bool, err error) {
+	host, err = handover.Listen(dir, handoverSource{a}, a.handoverConfig())
+	if err == nil || a.predecessor == nil && !isDiskError(err) && !errors.Is(err, fs.ErrPermission) {
+		return host, false, err
+	}
+	host, readyErr := handover.ListenForReady(dir, handoverSource{a}, a.handoverConfig())
+	a.log.Error("no successor can take over from this agent", "dir", dir, "err", errors.Join(err, readyErr))
+	return host, true, nil
 }
 
 // isDiskError reports whether err is a fault of the disk, not of the settings.
