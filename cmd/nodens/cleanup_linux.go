@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/handover"
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -115,12 +116,16 @@ func restoreLookups(ctx context.Context, f *agentFlags, r *cleanupReport) error 
 	return err
 }
 
+// manifestView is the saved view in --handover-dir: `save` in the manifest's Corefile.
+const manifestView = "view"
+
 // removeFiles removes what an agent leaves in --handover-dir.
 func removeFiles(f *agentFlags, r *cleanupReport) (err error) {
 	if f.HandoverDir == "" {
 		return nil
 	}
-	for _, path := range []string{f.CachePath(), filepath.Join(f.HandoverDir, handover.SocketName)} {
+	for _, name := range []string{filepath.Base(f.CachePath()), manifestView, handover.SocketName, report.DefaultSocketName} {
+		path := filepath.Join(f.HandoverDir, name)
 		switch removeErr := os.Remove(path); {
 		case removeErr == nil:
 			r.Removed = append(r.Removed, cleanedObject{Kind: "file", Path: path, text: "file " + path})
