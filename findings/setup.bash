@@ -72,7 +72,7 @@ caddy() {
 }
 
 # externaldns VERSION builds external-dns, which does one round of ExternalDNS for the records on its standard input, NAME TYPE TARGET… in
-# each line. Its arguments are coredns, with ETCD_URLS in the environment, or rfc2136 HOST PORT ZONE….
+# each line. Its arguments are coredns, with ETCD_URLS in the environment, pdns URL KEY, or rfc2136 HOST PORT ZONE….
 externaldns() {
 	mkdir -p "$work/src"
 	cat >"$work/src/main.go" <<-'GO'
@@ -91,6 +91,7 @@ externaldns() {
 			"sigs.k8s.io/external-dns/plan"
 			"sigs.k8s.io/external-dns/provider"
 			"sigs.k8s.io/external-dns/provider/coredns"
+			"sigs.k8s.io/external-dns/provider/pdns"
 			"sigs.k8s.io/external-dns/provider/rfc2136"
 			"sigs.k8s.io/external-dns/registry/txt"
 		)
@@ -107,10 +108,14 @@ externaldns() {
 			config.ManagedDNSRecordTypes = []string{"A", "AAAA", "CNAME"}
 			var p provider.Provider
 			var err error
-			if os.Args[1] == "coredns" {
+			switch os.Args[1] {
+			case "coredns":
 				config.CoreDNSPrefix = "/skydns/"
 				p, err = coredns.New(ctx, config, &endpoint.DomainFilter{})
-			} else {
+			case "pdns":
+				config.PDNSServer, config.PDNSAPIKey = os.Args[2], os.Args[3]
+				p, err = pdns.New(ctx, config, &endpoint.DomainFilter{})
+			default:
 				config.RFC2136Host, config.RFC2136Zone = os.Args[2:3], os.Args[4:]
 				config.RFC2136Port, err = strconv.Atoi(os.Args[3])
 				check(err)
