@@ -6,6 +6,7 @@ debian aardvark-dns=1.4.0-3
 debian unbound=1.17.1-2+deb12u4 libevent-2.1-7 libhiredis0.14 libnghttp2-14 libprotobuf-c1 libpython3.11 libexpat1 libssl3
 export PATH=$work/root/usr/lib/podman:$PATH
 look_ups 'nameserver 127.0.0.1' <<'PYTHON'
+import signal
 from loopback import *
 
 PORT = 5353
@@ -18,7 +19,14 @@ def code(name):
 directory = folder("networks")
 # What Podman writes: the bridge's address, then for each container its ID, addresses and names.
 write("networks/podman1", "127.0.0.2\n1d1d 10.89.0.2  web,1d1d\n2e2e 10.89.0.3  Shop-db,2e2e\n")
-start("aardvark-dns", "--config", directory, "--port", str(PORT), "run", ready=lambda: code("web.") is not None)
+# It goes to the background.
+subprocess.run(["aardvark-dns", "--config", directory, "--port", str(PORT), "run"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+with open(directory + "/aardvark.pid") as f:
+    atexit.register(os.kill, int(f.read()), signal.SIGTERM)
+until = time.monotonic() + 20
+while code("web.") is None:
+    if time.monotonic() > until:
+        sys.exit(2)
 
 
 def unbound(label, *options):

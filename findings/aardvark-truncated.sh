@@ -5,6 +5,7 @@ work=$(mktemp -d) # removed at the end
 debian aardvark-dns=1.4.0-3
 export PATH=$work/root/usr/lib/podman:$PATH
 look_ups 'nameserver 127.0.0.1' <<'PYTHON'
+import signal
 from loopback import *
 
 COUNT, PODMAN = 40, "127.0.0.2"
@@ -33,9 +34,16 @@ def libc(server, name):
 
 
 Upstream(handle, port=53)
-folder("networks")
+directory = folder("networks")
 write("networks/podman1", PODMAN + "\n1d1d 10.89.0.2  web,1d1d\n")
-start("aardvark-dns", "--config", os.environ["work"] + "/networks", "--port", "53", "run", ready=lambda: ask(53, "web.", address=PODMAN, timeout=0.5)[0] is not None)
+# It goes to the background.
+subprocess.run(["aardvark-dns", "--config", directory, "--port", "53", "run"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+with open(directory + "/aardvark.pid") as f:
+    atexit.register(os.kill, int(f.read()), signal.SIGTERM)
+until = time.monotonic() + 20
+while ask(53, "web.", address=PODMAN, timeout=0.5)[0] is None:
+    if time.monotonic() > until:
+        sys.exit(2)
 direct, few, many = libc("127.0.0.1", "many.example"), libc(PODMAN, "few.example"), libc(PODMAN, "many.example")
 stream, _ = ask(53, "web.", address=PODMAN, tcp=True, timeout=3)
 conclude(f"a name with {COUNT} addresses is found in a container, as name servers that set TC serve TCP (RFC 7766, 5)",
