@@ -197,7 +197,7 @@ func (s *Setup) ruleFailure(op string, err error) *Error {
 		hint = "find the program that holds /run/xtables.lock; or use --setupiptables=false"
 	case errors.Is(err, fs.ErrPermission):
 		hint = "needs root or the capability NET_ADMIN, with the legacy mode of iptables NET_RAW too, " +
-			"and the host's /run/xtables.lock writable; or use --setupiptables=false"
+			"the host's /run/xtables.lock writable, and tables that no other program owns (nft list tables shows the flag owner); or use --setupiptables=false"
 	case errors.Is(err, ErrNoTool):
 		hint = toolHint
 	}

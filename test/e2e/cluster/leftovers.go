@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // hostState is what a cluster must not change of the machine it runs on, as text by name.
@@ -131,6 +132,9 @@ func (c *Cluster) remainingProcesses() ([]string, error) {
 	return left, nil
 }
 
+// endTime is how long the parents of processes that have been killed may take to end, too.
+const endTime = time.Second
+
 // closeNamespaces lets go of the namespaces, after a last look at who is in them.
 func (c *Cluster) closeNamespaces() (err error) {
 	c.mu.Lock()
@@ -138,7 +142,12 @@ func (c *Cluster) closeNamespaces() (err error) {
 	if c.namespaces == nil {
 		return nil
 	}
-	c.leftProcesses, err = c.remainingProcesses()
+	for until := time.Now().Add(endTime); ; time.Sleep(endTime / 50) {
+		c.leftProcesses, err = c.remainingProcesses()
+		if err != nil || len(c.leftProcesses) == 0 || time.Now().After(until) {
+			break
+		}
+	}
 	for _, ns := range c.namespaces {
 		ns.file.Close()
 	}
