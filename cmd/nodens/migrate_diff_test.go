@@ -136,7 +136,7 @@ func TestMigrateHelmValues(t *testing.T) {
 func TestMigrateHelmValuesOfPod(t *testing.T) {
 	text := strings.NewReplacer(
 		"a: b}}", `k8s-app: node-local-dns, team: dns}, annotations: {prometheus.io/port: "1", note: x}}`,
-		"image: old", "image: old\n        env: [{name: CORP, value: 192.0.2.3}, {name: NODE_NAME, value: a}]\n        stdin: true",
+		"image: old", "image: old\n        env: [{name: CORP, value: 192.0.2.3}, {name: NODE_NAME, value: a}]\n        securityContext: {privileged: false, seLinuxOptions: {type: dns_t}, capabilities: {add: [NET_ADMIN, NET_RAW]}}\n        stdin: true",
 		"containers:", "imagePullSecrets: [{name: r}]\n      hostAliases: [{ip: 192.0.2.4}]\n      containers:\n      - name: other",
 		`/etc/Corefile]`, `/etc/Corefile, -setupiptables=false, -syncinterval, "30s"]`,
 		"volumeMounts: [", "volumeMounts: [{name: handover, mountPath: /etc/tls}, ",
@@ -161,6 +161,7 @@ image: {repository: example.test/nodens, tag: "1"}
 imagePullSecrets: [{name: r}]
 podAnnotations: {note: x}
 podLabels: {team: dns}
+securityContext: {seLinuxOptions: {type: dns_t}, capabilities: {add: [NET_RAW]}}
 `), &want))
 	if d := cmp.Diff(want, values); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -60,6 +60,9 @@ func (m *migration) addFromPod(values object) {
 	if value := m.pod.container["resources"]; value != nil {
 		values["resources"] = value
 	}
+	if kept := keptSecurityContext(m.pod.container.child("securityContext")); len(kept) > 0 {
+		values["securityContext"] = kept
+	}
 	for _, key := range []string{"labels", "annotations"} {
 		more := m.pod.daemonSet.child("spec", "template", "metadata", key).clone()
 		for _, own := range []string{"k8s-app", "prometheus.io/scrape", "prometheus.io/port"} {
@@ -78,6 +81,24 @@ func (m *migration) addFromPod(values object) {
 	if len(env) > 0 {
 		values["extraEnv"] = env
 	}
+}
+
+// keptSecurityContext returns what of a container's security context the chart does not set itself.
+func keptSecurityContext(given object) map[string]any {
+	kept := make(map[string]any)
+	for _, key := range []string{"seLinuxOptions", "seccompProfile", "appArmorProfile"} {
+		if value := given[key]; value != nil {
+			kept[key] = value
+		}
+	}
+	more := given.child("capabilities").texts("add")
+	more = slices.DeleteFunc(more, func(name string) bool {
+		return slices.Contains([]string{"NET_ADMIN", "NET_BIND_SERVICE"}, strings.TrimPrefix(name, "CAP_"))
+	})
+	if len(more) > 0 {
+		kept["capabilities"] = map[string]any{"add": more}
+	}
+	return kept
 }
 
 // addPorts adds the ports of HTTP and the cluster's domain.
