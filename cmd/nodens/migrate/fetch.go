@@ -101,8 +101,15 @@ func get(ctx context.Context, client *http.Client, from *url.URL, read func(io.R
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		const most = 1000 // bytes of an error response
+		const most = 4000 // bytes of an error response
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, most))
+		var status object
+		if json.Unmarshal(text, &status) == nil && status.text("message") != "" {
+			text = []byte(status.text("message"))
+		}
+		if resp.StatusCode == http.StatusForbidden {
+			text = append(text, "; allow it, or give the objects with -f"...)
+		}
 		return fmt.Errorf("API server: %s for %s: %s", resp.Status, from.Path, text)
 	}
 	return read(resp.Body)

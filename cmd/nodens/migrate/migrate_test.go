@@ -156,7 +156,7 @@ func TestFetch(t *testing.T) {
 func TestFetchRefused(t *testing.T) {
 	var o Objects
 	err := o.Fetch(t.Context(), Access{Kubeconfig: apiServer(t, nil), Namespace: "kube-system"})
-	if err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), "forbidden") {
+	if err == nil || !strings.Contains(err.Error(), "403") || !strings.HasSuffix(err.Error(), ": forbidden; allow it, or give the objects with -f") {
 		t.Errorf("error %v, want that of the API server", err)
 	}
 }
