@@ -72,6 +72,11 @@ func (m *migration) addFromPod(values object) {
 			values["pod"+strings.ToUpper(key[:1])+key[1:]] = more
 		}
 	}
+	m.addVariables(values)
+}
+
+// addVariables adds the variables of the container that the chart does not have itself.
+func (m *migration) addVariables(values object) {
 	var env []any
 	for _, e := range m.pod.container.children("env") {
 		if !slices.Contains(chartEnv, e.text("name")) {
