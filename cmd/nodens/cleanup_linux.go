@@ -124,8 +124,8 @@ func removeFiles(f *agentFlags, r *cleanupReport) (err error) {
 	if f.HandoverDir == "" {
 		return nil
 	}
-	for _, name := range []string{filepath.Base(f.CachePath()), manifestView, handover.SocketName, report.DefaultSocketName} {
-		path := filepath.Join(f.HandoverDir, name)
+	in := func(name string) string { return filepath.Join(f.HandoverDir, name) }
+	for _, path := range []string{f.CachePath(), in(manifestView), in(handover.SocketName), in(report.DefaultSocketName)} {
 		switch removeErr := os.Remove(path); {
 		case removeErr == nil:
 			r.Removed = append(r.Removed, cleanedObject{Kind: "file", Path: path, text: "file " + path})

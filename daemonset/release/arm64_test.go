@@ -1,11 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
+	"context"
 	"debug/elf"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -64,7 +63,7 @@ func TestArm64(t *testing.T) {
 	}
 	// Without a command they list those that they have. With one, they take a netfilter, which is not emulated.
 	for _, flavour := range []string{"nft", "legacy"} {
-		out, _ := emulated(t, root, "usr/sbin/xtables-"+flavour+"-multi").CombinedOutput()
+		out, _ := exec.CommandContext(t.Context(), emulator, emulated(root, "usr/sbin/xtables-"+flavour+"-multi")...).CombinedOutput()
 		if !strings.Contains(string(out), "iptables-restore") {
 			t.Errorf("iptables-%s does not run: %q", flavour, out)
 		}
@@ -74,9 +73,9 @@ func TestArm64(t *testing.T) {
 	}
 }
 
-// emulated is a program of the image for arm64 whose files are in root.
-func emulated(t *testing.T, root, program string, args ...string) *exec.Cmd {
-	return exec.CommandContext(t.Context(), emulator, append([]string{"-L", root, filepath.Join(root, program)}, args...)...)
+// emulated returns the arguments of the emulator for a program of the image for arm64 whose files are in root.
+func emulated(root, program string, args ...string) []string {
+	return append([]string{"-L", root, filepath.Join(root, program)}, args...)
 }
 
 // checkAnswersEmulated: the agent of the image for arm64 starts and answers.
@@ -87,33 +86,15 @@ func checkAnswersEmulated(t *testing.T, root string) {
 	if err := os.WriteFile(corefile, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := emulated(t, root, agentPath, "--conf", corefile, "--setupinterface=false", "--setupiptables=false", "--metrics-listen-address=")
-	stderr, err := cmd.StderrPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	var log strings.Builder
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() {
-		log.WriteString(lines.Text() + "\n")
-		if strings.Contains(lines.Text(), "msg=serving") {
-			go func() { _, _ = io.Copy(io.Discard, stderr) }()
-			checkAnswer(t, fmt.Sprintf("127.0.0.1:%d", port))
-			return
-		}
-	}
-	t.Errorf("the agent does not serve:\n%s", &log)
-}
-
-// checkAnswer: the agent at addr answers for the name in its Corefile.
-func checkAnswer(t *testing.T, addr string) {
-	t.Helper()
-	c := dns.Client{Timeout: 10 * time.Second}
-	m, _, err := c.ExchangeContext(t.Context(), new(dns.Msg).SetQuestion("arm64.test.", dns.TypeA), addr)
+	agent := peer.Start(t, peer.Command{
+		Name: "agent", Path: emulator,
+		Args: emulated(root, agentPath, "--conf", corefile, "--setupinterface=false", "--setupiptables=false", "--metrics-listen-address="),
+	})
+	var m *dns.Msg
+	err := agent.Await(t.Context(), "an answer", func(ctx context.Context) (err error) {
+		m, err = dns.ExchangeContext(ctx, new(dns.Msg).SetQuestion("arm64.test.", dns.TypeA), fmt.Sprintf("127.0.0.1:%d", port))
+		return err
+	})
 	if err != nil || len(m.Answer) != 1 || !strings.HasSuffix(m.Answer[0].String(), "192.0.2.7") {
 		t.Errorf("%v: %v", err, m)
 	}

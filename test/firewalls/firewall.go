@@ -43,6 +43,11 @@ func both(commands string) string {
 	return "for t in iptables ip6tables; do\n" + commands + "\ndone\n"
 }
 
+// awaitAddress returns the script that waits until the interface vdns has an address, and fails without it.
+func awaitAddress(addr string) string {
+	return fmt.Sprintf("for i in $(seq 300); do ! ip -o addr show dev vdns | grep -q %[1]s || break; sleep 0.1; done\nip -o addr show dev vdns | grep -q %[1]s\n", addr)
+}
+
 // Firewalls returns the rows.
 func Firewalls() []Firewall {
 	dropInput := `table inet filter {
@@ -97,14 +102,11 @@ vrrp_instance apiserver {
 }
 END
 keepalived --dont-fork --vrrp --use-file /etc/keepalived.conf --pid /run/keepalived.pid --vrrp_pid /run/vrrp.pid >/run/keepalived.log 2>&1 &
-for i in $(seq 300); do ! ip -o addr show dev vdns | grep -q 192.0.2.100 || break; sleep 0.1; done
-ip -o addr show dev vdns | grep -q 192.0.2.100`,
+` + awaitAddress("192.0.2.100"),
 			Reload: `cp /etc/keepalived.conf /etc/keepalived.before
 sed -i 's/192.0.2.100/192.0.2.101/' /etc/keepalived.conf; kill -HUP $(cat /run/keepalived.pid)
-for i in $(seq 300); do ! ip -o addr show dev vdns | grep -q 192.0.2.101 || break; sleep 0.1; done
-cp /etc/keepalived.before /etc/keepalived.conf; kill -HUP $(cat /run/keepalived.pid)
-for i in $(seq 300); do ! ip -o addr show dev vdns | grep -q 192.0.2.100 || break; sleep 0.1; done
-ip -o addr show dev vdns | grep -q 192.0.2.100`, Unload: `kill $(cat /run/keepalived.pid)
+` + awaitAddress("192.0.2.101") + `cp /etc/keepalived.before /etc/keepalived.conf; kill -HUP $(cat /run/keepalived.pid)
+` + awaitAddress("192.0.2.100"), Unload: `kill $(cat /run/keepalived.pid)
 for i in $(seq 300); do [ -e /run/keepalived.pid ] || break; sleep 0.1; done`},
 		{Name: "nftables.service, Debian's workstation.nft", Kind: program, Saved: true,
 			Load: "nft -f /usr/share/doc/nftables/examples/workstation.nft", Reload: "nft -f /usr/share/doc/nftables/examples/workstation.nft"},

@@ -28,7 +28,7 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 	settings := map[string]any{"customConfig": m.withReady(c)}
 	values := object{"config": settings}
 	m.addAddresses(settings)
-	for flag, key := range map[string]string{"interfacename": "interfaceName", "netfilter": "netfilter", "upstreamsvc": "customUpstreamsvc", "kernel-path": "kernelPath"} {
+	for flag, key := range chartTexts {
 		if value := m.argument(flag); value != "" {
 			settings[key] = value
 		}
@@ -225,10 +225,13 @@ func (m *migration) addVolumes(c *corefile, values object) {
 	}
 }
 
-// chartFlags are the flags that the chart sets from other values, and chartEnv its variables.
+// chartTexts are the flags that are values of `config` in the chart, and chartSwitches those of them without a value. chartFlags are the
+// flags that it sets from other values, and chartEnv its variables.
 var (
-	chartFlags = []string{"localip", "conf", "basecorefile", "kubednscm", "upstreamsvc", "interfacename", "netfilter", "kernel-path", "health-port", "handover-dir"}
-	chartEnv   = []string{"NODE_NAME", "NODE_ZONE", "POD_UID", "GOMEMLIMIT"}
+	chartTexts    = map[string]string{"interfacename": "interfaceName", "netfilter": "netfilter", "upstreamsvc": "customUpstreamsvc", "kernel-path": "kernelPath"}
+	chartSwitches = map[string]string{"setupinterface": "setupInterface", "setupiptables": "setupIptables", "skipteardown": "skipTeardown"}
+	chartFlags    = []string{"localip", "conf", "basecorefile", "kubednscm", "health-port", "handover-dir"}
+	chartEnv      = []string{"NODE_NAME", "NODE_ZONE", "POD_UID", "GOMEMLIMIT"}
 )
 
 // addArgs adds the other arguments of the container.
@@ -240,7 +243,7 @@ func (m *migration) addArgs(values, settings object) {
 		name, arg := flagName(args[i]), strings.Join(args[i:i+n], "=")
 		_, value, given := strings.Cut(arg, "=")
 		switch on, err := strconv.ParseBool(value); {
-		case slices.Contains(chartFlags, name):
+		case chartTexts[name] != "" || slices.Contains(chartFlags, name):
 		case chartSwitches[name] != "" && (err == nil || !given):
 			settings[chartSwitches[name]] = on || !given
 		default:
@@ -252,9 +255,6 @@ func (m *migration) addArgs(values, settings object) {
 		values["extraArgs"] = more
 	}
 }
-
-// chartSwitches are the flags without a value that are switches of the chart.
-var chartSwitches = map[string]string{"setupinterface": "setupInterface", "setupiptables": "setupIptables", "skipteardown": "skipTeardown"}
 
 // The fields of a pod and of a container that are in the values, that the chart sets itself, or that have notes.
 var (
