@@ -32,23 +32,7 @@ while code("web.") is None:
 def unbound(label, *options):
     """Starts an unbound that forwards to aardvark-dns, and returns its port."""
     port = free_port()
-    start("unbound", "-d", "-c", write(label + ".conf", f"""server:
-    interface: 127.0.0.1@{port}
-    do-daemonize: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder(label)}"
-    pidfile: ""
-    module-config: "iterator"
-    do-not-query-localhost: no
-    {" ".join(options)}
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "."
-    forward-addr: 127.0.0.2@{PORT}
-"""), ready=answers(port, "web."))
+    start(*forwarding_unbound(label, port, {".": f"127.0.0.2@{PORT}"}, *options), ready=answers(port, "web."))
     return port
 
 

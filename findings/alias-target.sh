@@ -43,25 +43,7 @@ policy.add(policy.all(policy.FORWARD("127.0.0.1@{outside.port}")))
 
 
 def unbound(port):
-    return "unbound", "-d", "-p", "-c", write("unbound.conf", f"""server:
-    interface: 127.0.0.1@{port}
-    do-not-query-localhost: no
-    do-daemonize: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder("unbound")}"
-    pidfile: ""
-    module-config: "iterator"
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "cluster.local"
-    forward-addr: 127.0.0.1@{inside.port}
-forward-zone:
-    name: "."
-    forward-addr: 127.0.0.1@{outside.port}
-""")
+    return forwarding_unbound("unbound", port, {"cluster.local": f"127.0.0.1@{inside.port}", ".": f"127.0.0.1@{outside.port}"})
 
 
 def answered(program):

@@ -89,22 +89,7 @@ zone:
     file: {zones["knot"]}
     acl: update
 """), ready=found(KNOT))
-start("unbound", "-d", "-c", write("unbound.conf", f"""server:
-    interface: 127.0.0.1@{unbound}
-    do-daemonize: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder("unbound")}"
-    pidfile: ""
-    module-config: "iterator"
-    do-not-query-localhost: no
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "{ZONE}"
-    forward-addr: 127.0.0.1@{KNOT}
-"""), ready=found(unbound))
+start(*forwarding_unbound("unbound", unbound, {ZONE: f"127.0.0.1@{KNOT}"}), ready=found(unbound))
 
 
 def challenge(primary, resolver, domain):

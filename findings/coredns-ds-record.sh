@@ -30,7 +30,7 @@ def records(program):
     return [struct.unpack("!H", r[6:8])[0] if r else None for r in replies]
 
 
-one, two, other = records(one_block), records(two_blocks), records(lambda port: nsd(port, {"example": above, "sub.example": below}))
+one, two, other = records(one_block), records(two_blocks), records(lambda port: nsd(port, {"example": zone_file(above), "sub.example": zone_file(below)}))
 conclude("the DS record of a zone comes from the zone above it, if a server has both (RFC 4035, 3.1.4.1)",
          "CoreDNS 1.15.0, file; NSD 4.6.1 (Debian 4.6.1-1) for comparison",
          f"{one[0]} DS records for sub.example if one server block has both files, which is the answer of the zone itself; www.sub.example has {one[1]} address; "

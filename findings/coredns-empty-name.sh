@@ -30,7 +30,7 @@ def addresses(program):
     return [struct.unpack("!H", r[6:8])[0] if r else None for r in replies]
 
 
-seen, other = addresses(coredns), addresses(lambda port: nsd(port, {"example": zone}))
+seen, other = addresses(coredns), addresses(lambda port: nsd(port, {"example": zone_file(zone)}))
 conclude("a wildcard is not for names that have names below them: they have no address (RFC 4592, section 2.2.2)",
          "CoreDNS 1.15.0, file; NSD 4.6.1 (Debian 4.6.1-1) for comparison",
          f"addresses of db (above primary.db) {seen[0]}, of web (above _http._tcp.web) {seen[1]}, of a name that the wildcard is for {seen[2]}, "

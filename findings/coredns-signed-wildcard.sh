@@ -49,7 +49,7 @@ def refused(program):
     return kinds
 
 
-wrong, right = refused(coredns), refused(lambda port: nsd(port, {"example": f"{zone}.signed"}))
+wrong, right = refused(coredns), refused(lambda port: nsd(port, {"example": zone_file(f"{zone}.signed")}))
 conclude("a zone that dnssec-signzone has signed validates, whichever server has the file",
          "CoreDNS 1.15.0, file; BIND's delv 9.18.49 (Debian 1:9.18.49-1~deb12u3) as the validator, NSD 4.6.1 (Debian 4.6.1-1) for comparison",
          f"behind CoreDNS, delv refuses {' and '.join(wrong)}; behind NSD it refuses {', '.join(right) or 'none'} of the {len(NAMES)} names",

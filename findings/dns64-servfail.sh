@@ -34,22 +34,7 @@ policy.add(policy.all(policy.FORWARD("127.0.0.1@{upstream.port}")))
 
 
 def unbound(port):
-    return "unbound", "-d", "-p", "-c", write("unbound.conf", f"""server:
-    interface: 127.0.0.1@{port}
-    do-not-query-localhost: no
-    do-daemonize: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder("unbound")}"
-    pidfile: ""
-    module-config: "dns64 iterator"
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "."
-    forward-addr: 127.0.0.1@{upstream.port}
-""")
+    return forwarding_unbound("unbound", port, {".": f"127.0.0.1@{upstream.port}"}, modules="dns64 iterator")
 
 
 def answered(program):

@@ -8,7 +8,7 @@ look_ups 'nameserver 127.0.0.1' <<'PYTHON'
 import signal
 from loopback import *
 
-hosts, directory, port = folder("hosts"), folder("nsd"), free_port()
+hosts, port = folder("hosts"), free_port()
 os.chmod(hosts, 0o755)
 primary = start(*dnsmasq(53, 1, f"""group=
 hostsdir={hosts}
@@ -48,24 +48,7 @@ def serial():
 
 
 add("web", "192.0.2.1")
-start("nsd", "-d", "-c", write("nsd.conf", f"""server:
-    ip-address: 127.0.0.1@{port}
-    username: ""
-    chroot: ""
-    zonesdir: "{directory}"
-    pidfile: ""
-    database: ""
-    xfrdfile: "{directory}/xfrd"
-    xfrdir: "{directory}"
-    zonelistfile: "{directory}/zones"
-remote-control:
-    control-enable: no
-zone:
-    name: shop.internal
-    request-xfr: 127.0.0.1@53 NOKEY
-    max-refresh-time: 2
-    max-retry-time: 2
-"""), ready=answers(port, "shop.internal."))
+start(*nsd(port, {"shop.internal": ["request-xfr: 127.0.0.1@53 NOKEY", "max-refresh-time: 2", "max-retry-time: 2"]}), ready=answers(port, "shop.internal."))
 if not appears("web", 60):
     sys.exit(2)
 old = serial()

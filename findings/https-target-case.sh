@@ -70,7 +70,7 @@ def coredns(port, file):
 
 
 def nsd_primary(port, file):
-    command = nsd(port, {"example": file})
+    command = nsd(port, {"example": zone_file(file)})
     with open(command[-1], "a") as f:
         f.write("    provide-xfr: 127.0.0.1 NOKEY\n")
     return command

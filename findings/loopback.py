@@ -208,10 +208,10 @@ def backend(address="127.0.0.1"):
     return server.server_address[1]
 
 
-def nsd(port, zones):
-    """Returns the command of an NSD that has the zones, files by name."""
-    directory = folder("nsd")
-    return "nsd", "-d", "-c", write("nsd.conf", f"""server:
+def nsd(port, zones, label="nsd"):
+    """Returns the command of an NSD that has the zones, lists of statements by name, and its files in the folder label."""
+    directory = folder(label)
+    return "nsd", "-d", "-c", write(label + ".conf", f"""server:
     ip-address: 127.0.0.1@{port}
     username: ""
     chroot: ""
@@ -219,10 +219,34 @@ def nsd(port, zones):
     pidfile: ""
     database: ""
     xfrdfile: "{directory}/xfrd"
+    xfrdir: "{directory}"
     zonelistfile: "{directory}/zones"
 remote-control:
     control-enable: no
-""" + "".join(f'zone:\n    name: {name}\n    zonefile: "{file}"\n' for name, file in zones.items()))
+""" + "".join("\n    ".join(["zone:", f"name: {name}", *statements]) + "\n" for name, statements in zones.items()))
+
+
+def zone_file(path):
+    """Returns the statements of nsd for a zone that is in a file."""
+    return [f'zonefile: "{path}"']
+
+
+def forwarding_unbound(label, port, zones, *options, modules="iterator"):
+    """Returns the command of an unbound that forwards zones to servers, addresses with ports behind an @ by name."""
+    return "unbound", "-d", "-c", write(label + ".conf", f"""server:
+    interface: 127.0.0.1@{port}
+    do-not-query-localhost: no
+    do-daemonize: no
+    use-syslog: no
+    username: ""
+    chroot: ""
+    directory: "{folder(label)}"
+    pidfile: ""
+    module-config: "{modules}"
+    {" ".join(options)}
+remote-control:
+    control-enable: no
+""" + "".join(f'forward-zone:\n    name: "{name}"\n    forward-addr: {server}\n' for name, server in zones.items()))
 
 
 def bind9(label, port, options, statements=""):

@@ -67,21 +67,7 @@ def listening():
 
 
 cluster = Upstream(both, "127.0.0.2", 53)
-start("unbound", "-d", "-p", "-c", write("unbound.conf", f"""server:
-    interface: 127.0.0.1@53
-    do-not-query-localhost: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder("unbound")}"
-    pidfile: ""
-    module-config: "iterator"
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "."
-    forward-addr: 127.0.0.2@53
-"""), ready=answers(53))
+start(*forwarding_unbound("unbound", 53, {".": "127.0.0.2@53"}), ready=answers(53))
 start("memberlist", "127.0.0.3", ready=listening)
 fresh = joins("peers-1.shop.svc.cluster.local")
 ask(53, "peers-2.shop.svc.cluster.local", AAAA)

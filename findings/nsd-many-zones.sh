@@ -28,21 +28,9 @@ def refused():
         return f.read().count("quota")
 
 
-def nsd(label, primary):
-    port, directory = free_port(), folder(label)
-    return port, "nsd", "-d", "-c", write(label + ".conf", f"""server:
-    ip-address: 127.0.0.1@{port}
-    username: ""
-    chroot: ""
-    zonesdir: "{directory}"
-    pidfile: ""
-    database: ""
-    xfrdfile: "{directory}/xfrd"
-    xfrdir: "{directory}"
-    zonelistfile: "{directory}/zones"
-remote-control:
-    control-enable: no
-""" + "".join(f"zone:\n    name: {z}\n    request-xfr: 127.0.0.1@{primary} NOKEY\n" for z in ZONES))
+def nsd_secondary(label, primary):
+    port = free_port()
+    return port, *nsd(port, {z: [f"request-xfr: 127.0.0.1@{primary} NOKEY"] for z in ZONES}, label)
 
 
 def knot(label, primary):
@@ -77,7 +65,7 @@ def progress(port, *command):
 
 primary = named()
 quick, refused_knot = progress(*knot("knot", primary)), refused()
-slow, refused_nsd = progress(*nsd("nsd", primary)), refused() - refused_knot
+slow, refused_nsd = progress(*nsd_secondary("nsd", primary)), refused() - refused_knot
 conclude(f"a new secondary has its {len(ZONES)} small zones within 12 s, whichever server it is",
          "NSD 4.6.1 (Debian 4.6.1-1); BIND 9.18.49 (Debian 1:9.18.49-1~deb12u3) as the primary, Knot DNS 3.2.6 (Debian 3.2.6-1) for comparison",
          f"NSD has {slow[0]} of {len(ZONES)} zones after 12 s, and SERVFAIL for the others, and all after {slow[1]:.0f} s, as BIND refuses {refused_nsd} transfers for its quota of 10 at a time; "

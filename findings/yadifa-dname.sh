@@ -9,7 +9,7 @@ from loopback import *
 
 ZONE, DNAME = "shop.example", 39
 primary, yadifa, second = free_port(), free_port(), free_port()
-folder("named"), folder("nsd"), folder("zones"), folder("transfers")
+folder("named"), folder("zones"), folder("transfers")
 zone = write("named/zone", """$TTL 300
 @ SOA ns.example. host.example. 1 3600 600 86400 60
 @ NS ns.example.
@@ -30,22 +30,7 @@ def answer(port, name, qtype=A):
 
 start(*bind9("named", primary, "recursion no; notify no; allow-transfer { 127.0.0.1; };", f'zone {ZONE} {{ type primary; file "{zone}"; }};'), ready=known(primary))
 work = os.environ["work"]
-start("nsd", "-d", "-c", write("nsd.conf", f"""server:
-    ip-address: 127.0.0.1@{second}
-    username: ""
-    chroot: ""
-    zonesdir: "{work}/nsd"
-    pidfile: ""
-    database: ""
-    xfrdfile: "{work}/nsd/xfrd"
-    xfrdir: "{work}/nsd"
-    zonelistfile: "{work}/nsd/zones"
-remote-control:
-    control-enable: no
-zone:
-    name: {ZONE}
-    request-xfr: 127.0.0.1@{primary} NOKEY
-"""), ready=known(second))
+start(*nsd(second, {ZONE: [f"request-xfr: 127.0.0.1@{primary} NOKEY"]}), ready=known(second))
 conf = write("yadifad.conf", f"""<main>
   daemon off
   datapath "{work}/zones"
