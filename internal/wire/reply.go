@@ -83,8 +83,13 @@ func (r *Reply) MoveTo(buf []byte, q *Query) {
 // Rcode returns the response code.
 func (r *Reply) Rcode() Rcode { return r.rcode }
 
-// SetRcode sets the response code; the records stay.
-func (r *Reply) SetRcode(c Rcode) { r.rcode = c }
+// SetRcode sets the response code; the records stay. AD is cleared if the code changes, because nobody has validated that.
+func (r *Reply) SetRcode(c Rcode) {
+	if c != r.rcode {
+		r.flags &^= flagAD
+	}
+	r.rcode = c
+}
 
 // SetAuthoritative sets the AA bit.
 func (r *Reply) SetAuthoritative() { r.flags |= flagAA }

@@ -37,9 +37,9 @@ type Splice struct {
 }
 
 // Rewrite makes r a reply with the records of other as e changes them; the previous contents of
-// r are dropped. Rcode, extended error and flags are taken from other, except AD, because nobody
-// has validated the names. If s is not nil, it replaces some of the answers. other is not
-// changed. Rewrite returns false and leaves r empty if e returns a nil name, or if the names of
+// r are dropped. Rcode, extended error and flags are taken from other. AD is cleared unless the questions are
+// the same and e has changed only TTLs, because nobody has validated other names. If s is not nil, it replaces some of
+// the answers. other is not changed. Rewrite returns false and leaves r empty if e returns a nil name, or if the names of
 // other exceed the read budget. A reply longer than a message is truncated, with TC set.
 func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.Reset()
@@ -48,7 +48,10 @@ func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 		r.Reset()
 		return false
 	}
-	r.flags, r.rcode = other.flags&^flagAD, other.rcode
+	r.flags, r.rcode = other.flags, other.rcode
+	if w.renamed || s != nil || !sameQuestion(r.b, other.b) {
+		r.flags &^= flagAD
+	}
 	r.CopyEDE(other)
 	r.full = r.full || other.full
 	return true
@@ -136,6 +139,8 @@ type rewriter struct {
 	last  int // index of the newest
 	name  [MaxName]byte
 	plain bool // names in from are not compressed, and those in RDATA stay
+	// renamed is set once e has changed a name.
+	renamed bool
 }
 
 // rewriteBudgets is how much larger the budget of a rewriter is than that for a message from an
@@ -157,6 +162,7 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	if r.full || owner == nil {
 		return r.full
 	}
+	w.renamed = w.renamed || !EqualNames(owner, w.name[:n])
 	w.compressName(owner, true)
 	r.b = append16(r.b, rr.Type)
 	r.b = append16(r.b, rr.Class)
@@ -245,6 +251,7 @@ func (w *rewriter) rdata(rr Record) bool {
 		if i == 0 && editable(rr.Type) {
 			if name = w.target; name == nil {
 				name = w.e.Value(w.name[:n])
+				w.renamed = w.renamed || !EqualNames(name, w.name[:n])
 			}
 		}
 		if name == nil {

@@ -140,6 +140,46 @@ func TestRewriteBudget(t *testing.T) {
 	}
 }
 
+// ttlEditor sets all TTLs to one second.
+type ttlEditor struct{ unchanged }
+
+func (ttlEditor) TTL(uint32) uint32 { return 1 }
+
+// TestRewriteAD: what is validated stays so if only TTLs change, and no longer with another question, name, answer or rcode.
+func TestRewriteAD(t *testing.T) {
+	q := stubQuery(t, "www.a.test.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
+	for _, tt := range []struct {
+		name  string
+		asked string
+		qtype uint16
+		e     Editor
+		s     *Splice
+		rcode Rcode
+		want  bool
+	}{
+		{name: "only TTLs", asked: "WWW.a.test.", qtype: dns.TypeA, e: ttlEditor{}, want: true},
+		{name: "another name", asked: "www.b.test.", qtype: dns.TypeA, e: unchanged{}},
+		{name: "another type", asked: "www.a.test.", qtype: dns.TypeAAAA, e: unchanged{}},
+		{name: "names in answers", asked: "www.a.test.", qtype: dns.TypeA, e: zoneEditor{wireName(t, "test."), wireName(t, "b.test.")}},
+		{name: "another target", asked: "www.a.test.", qtype: dns.TypeA, e: unchanged{}, s: &Splice{Target: wireName(t, "x.test."), Answers: replyFromText(t, q, "NOERROR")}},
+		{name: "another rcode", asked: "www.a.test.", qtype: dns.TypeA, e: unchanged{}, rcode: NXDomain},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			other := replyFromText(t, stubQuery(t, tt.asked, tt.qtype), "NOERROR www.a.test. 60 IN CNAME c.test.")
+			other.flags |= flagAD
+			var r Reply
+			r.Start(nil, q)
+			if !r.Rewrite(other, tt.e, tt.s) {
+				t.Fatal("refused")
+			}
+			r.SetRcode(tt.rcode)
+			if m := unpacked(t, r.Finish(MaxMessage)); m.AuthenticatedData != tt.want {
+				t.Errorf("AD %t, want %t:\n%s", m.AuthenticatedData, tt.want, m)
+			}
+		})
+	}
+}
+
 // TestRewriteRefused: after a nil name the reply is empty, and AD is cleared by a rewrite.
 func TestRewriteRefused(t *testing.T) {
 	q := stubQuery(t, "www.a.test.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })

@@ -39,7 +39,7 @@ var ruleSets = []ruleSet{
 	{name: "rewrite continue", text: "rewrite continue name suffix .a.test .b.test\nrewrite continue name suffix .b.test .ext.test\nrewrite stop name exact host.ext.test four.ext.test", names: []string{"host.a.test.", "host.b.test.", "six.a.test.", "gone.a.test."}},
 	{name: "rewrite stop", text: "rewrite stop name suffix .a.test .b.test\nrewrite name suffix .b.test .ext.test", names: []string{"host.a.test.", "host.b.test."}},
 	{name: "rewrite type", text: "rewrite type ANY HINFO\nrewrite type AAAA A"},
-	{name: "rewrite ttl", text: "rewrite ttl exact host.ext.test. 7\nrewrite ttl suffix .any.test 100-200\nrewrite ttl regex long.* -60\nrewrite ttl prefix four 30-", names: []string{"x.any.test.", "long.ext.test."}},
+	{name: "rewrite ttl", text: "rewrite ttl exact host.ext.test. 7\nrewrite ttl suffix .any.test 100-200\nrewrite ttl regex long.* -60\nrewrite ttl prefix four 30-", names: []string{"x.any.test.", "long.ext.test.", "ad.ext.test."}},
 	{name: "rewrite name and cache", text: "cache 30\nrewrite name suffix .schmoogle.test. .ext.test. answer auto", caches: true, names: []string{"host.schmoogle.test.", "alias.schmoogle.test.", "gone.schmoogle.test."}},
 
 	{name: "template A", text: "template IN A t.test {\nmatch \"^ip-(?P<a>[0-9]*)-(?P<b>[0-9]*)[.]t[.]test[.]$\"\nanswer \"{{ .Name }} 60 IN A 10.0.{{ .Group.a }}.{{ .Group.b }}\"\nfallthrough\n}", names: []string{"ip-1-2.t.test.", "IP-1-2.t.test.", "ip-1.t.test.", "t.test.", "ip-999-1.t.test."}},
