@@ -71,6 +71,41 @@ caddy() {
 	build caddy github.com/caddyserver/caddy/v2 "$1"
 }
 
+# gvproxy VERSION builds gvproxy, which answers queries at 127.0.0.1:5300 like gvisor-tap-vsock's gateway of a virtual machine.
+gvproxy() {
+	mkdir -p "$work/src"
+	cat >"$work/src/main.go" <<-'GO'
+		package main
+
+		import (
+			"log"
+			"net"
+
+			"github.com/containers/gvisor-tap-vsock/pkg/services/dns"
+			"github.com/containers/gvisor-tap-vsock/pkg/types"
+		)
+
+		func check(err error) {
+			if err != nil {
+				log.Fatal(err)
+			}
+		}
+
+		func main() {
+			udp, err := net.ListenPacket("udp", "127.0.0.1:5300")
+			check(err)
+			tcp, err := net.Listen("tcp", "127.0.0.1:5300")
+			check(err)
+			gateway := types.Record{Name: "gateway", IP: net.IPv4(192, 168, 127, 1)}
+			server, err := dns.New(udp, tcp, []types.Zone{{Name: "containers.internal.", Records: []types.Record{gateway}}})
+			check(err)
+			go func() { check(server.ServeTCP()) }()
+			check(server.Serve())
+		}
+	GO
+	build gvproxy github.com/containers/gvisor-tap-vsock "$1"
+}
+
 # externaldns VERSION builds external-dns, which does one round of ExternalDNS for the records on its standard input, NAME TYPE TARGET… in
 # each line. Its arguments are coredns, with ETCD_URLS in the environment, pdns URL KEY, or rfc2136 HOST PORT ZONE….
 externaldns() {
