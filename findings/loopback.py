@@ -192,8 +192,8 @@ def answers(port, name="ready.example.", tcp=False):
     return lambda: ask(port, name, timeout=0.5, tcp=tcp)[0] is not None
 
 
-def backend(address="127.0.0.1"):
-    """Starts an HTTP server that answers 204, and returns its port."""
+def http_server(address="127.0.0.1", port=0):
+    """Starts an HTTP server that answers 204 and closes each connection after that."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *args):
@@ -203,9 +203,51 @@ def backend(address="127.0.0.1"):
             self.send_response(204)
             self.end_headers()
 
-    server = http.server.ThreadingHTTPServer((address, 0), Handler)
+    server = http.server.ThreadingHTTPServer((address, port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server.server_address[1]
+    return server
+
+
+def backend(address="127.0.0.1"):
+    """Starts an HTTP server that answers 204, and returns its port."""
+    return http_server(address).server_address[1]
+
+
+class MovingBackend:
+    """A name server at port 53 with one name, whose TTL is a second, and a backend that moves to another address."""
+
+    def __init__(self):
+        self.address = "127.0.0.2"
+        Upstream(lambda name, qtype, q, tcp: (reply(q, rdata=socket.inet_aton(self.address) if qtype == A else None), 0), port=53)
+
+    def outage(self, *command, **environment):
+        """Starts a program that requests the URL in each line of its input and prints whether that succeeds, y or n. Returns for how many
+        seconds requests fail after the move; the TTL has passed before the first one."""
+        self.address = "127.0.0.2"
+        server = http_server(self.address)
+        port = server.server_address[1]
+        p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+        atexit.register(end, p)
+
+        def succeeds():
+            p.stdin.write(f"http://web.shop.svc.cluster.local:{port}/\n")
+            p.stdin.flush()
+            return p.stdout.readline() == "y\n"
+
+        if not succeeds():
+            sys.exit(2)
+        server.shutdown()
+        server.server_close()
+        self.address = "127.0.0.3"
+        http_server(self.address, port)
+        time.sleep(2)
+        begin = time.monotonic()
+        while not succeeds():
+            if time.monotonic() > begin + 120:
+                sys.exit(2)
+            time.sleep(0.5)
+        end(p)
+        return time.monotonic() - begin
 
 
 def nsd(port, zones, label="nsd"):
