@@ -157,12 +157,11 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	if n == 0 || w.left < 0 {
 		return false
 	}
-	owner := w.e.Owner(w.name[:n])
+	owner := w.changed(w.name[:n], w.e.Owner(w.name[:n]))
 	begin := len(r.b)
 	if r.full || owner == nil {
 		return r.full
 	}
-	w.renamed = w.renamed || !EqualNames(owner, w.name[:n])
 	w.compressName(owner, true)
 	r.b = append16(r.b, rr.Type)
 	r.b = append16(r.b, rr.Class)
@@ -180,6 +179,12 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	r.section = section
 	r.count[section]++
 	return true
+}
+
+// changed returns the name that the editor has made of from, and records whether it is another one.
+func (w *rewriter) changed(from, to []byte) []byte {
+	w.renamed = w.renamed || !EqualNames(from, to)
+	return to
 }
 
 // compressName writes name, as a pointer if it is already in the message. An owner equal to the
@@ -250,8 +255,7 @@ func (w *rewriter) rdata(rr Record) bool {
 		name := w.name[:n]
 		if i == 0 && editable(rr.Type) {
 			if name = w.target; name == nil {
-				name = w.e.Value(w.name[:n])
-				w.renamed = w.renamed || !EqualNames(name, w.name[:n])
+				name = w.changed(w.name[:n], w.e.Value(w.name[:n]))
 			}
 		}
 		if name == nil {
