@@ -62,13 +62,15 @@ func (t *errorLog) report(verb string, err error) {
 	t.failing = true
 	cause, texts, first := "", serverOutage, firstOutage
 	args := append(t.args(), "verb", verb)
-	if isRejection(err) {
+	// A server that starts forbids everything until it has read the roles.
+	starts := apierrors.IsForbidden(err) && t.outages.serverStarts()
+	if isRejection(err) && !starts {
 		cause, texts, first = t.resource.Resource, rejectedRequest, firstRejected
 	}
 	if !t.listed {
 		texts = first
 	}
-	if fix := t.remedy(err); fix != "" {
+	if fix := t.remedy(err); fix != "" && !starts {
 		args = append(args, "fix", fix)
 	}
 	t.outages.Fail(&t.participant, cause, texts, err, args...)

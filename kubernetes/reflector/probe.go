@@ -49,6 +49,13 @@ func (l *OutageLog) awaitReply(f *Reflector, err error) (probes bool, end <-chan
 // starting reports whether the server may still be about to start.
 func (p *probe) starting() bool { return time.Since(p.lost) < startTime }
 
+// serverStarts reports whether the server was lost less than startTime ago, and has not said since that it is ready.
+func (l *OutageLog) serverStarts() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.probe.starting()
+}
+
 // awaited returns *c, a new channel if it is nil.
 func awaited(c *chan struct{}) <-chan struct{} {
 	if *c == nil {

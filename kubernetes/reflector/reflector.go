@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -107,9 +108,6 @@ func (f *Reflector) Run(ctx context.Context) {
 	f.errors = newErrorLog(f.Log, f.Outages, f.Resource, f.Namespace)
 	defer f.errors.close()
 	defer f.Outages.noteReply(f) // one of the others probes then
-	if f.History == nil {
-		f.History = NewHistory(nil)
-	}
 	f.resume()
 	if f.StartDelay > 0 {
 		sleep(ctx, rand.N(f.StartDelay))
@@ -121,11 +119,12 @@ func (f *Reflector) Run(ctx context.Context) {
 		if time.Since(start) > maxBackoff {
 			failed, relisted = 0, false // it worked for a while
 		}
+		relisted = relisted && !lost(err)
 		again := failed > 0
 		if expired(err) && !relisted {
 			// The server is back but no longer knows the version: earlier failures must not
-			// delay the list, and it is no failure. Only once, since the server might not know
-			// that list's version either.
+			// delay the list, and it is no failure. Only once until it is lost again, since the
+			// server might not know that list's version either.
 			failed, relisted, again = min(failed, 1), true, false
 		}
 		if ctx.Err() != nil || f.handleResult(verb, err, again) {
@@ -137,8 +136,11 @@ func (f *Reflector) Run(ctx context.Context) {
 	}
 }
 
-// resume makes the first request a watch from Resume, if that is set.
+// resume makes the first request a watch from Resume, if that is set. A History that is not shared begins here.
 func (f *Reflector) resume() {
+	if f.History == nil {
+		f.History = NewHistory(nil)
+	}
 	if f.Resume.Version == 0 {
 		return
 	}
@@ -239,6 +241,12 @@ func (f *Reflector) switchListMode(err error) bool {
 // connection breaks when a server restarts, and an expired version only needs a list.
 func transient(err error) bool {
 	return errors.Is(err, errConnBroken) || errors.Is(err, errEndedEarly) || expired(err)
+}
+
+// lost reports whether err says that the server can't be reached, or that it has ended.
+func lost(err error) bool {
+	var noReply *url.Error
+	return errors.Is(err, errConnBroken) || errors.As(err, &noReply)
 }
 
 // rejected reports whether the server doesn't accept this kind of request.

@@ -158,6 +158,48 @@ func TestReflectorExpiresAfterRestart(t *testing.T) {
 	})
 }
 
+// A server that restarts twice is asked for a list each time as soon as it says that the version has expired, and that is no error.
+func TestReflectorExpiresAfterRestarts(t *testing.T) {
+	w := encodings(t)[0]
+	expired := reply{body: w.event(watch.Error, w.object(expiredStatus()))}
+	s := newScriptedServer(t, w,
+		reply{body: w.endOfList("7")}, expired, reply{body: w.endOfList("8")}, expired, reply{body: w.endOfList("9"), open: true})
+	f, rec, log := s.newReflector(t)
+	f.loseServer(2, 5)
+	f.start(t)
+	rec.expect(t, "begin", "complete 7", "begin", "complete 8", "begin", "complete 9")
+	if got := log.String(); strings.Contains(got, "rejects") {
+		t.Errorf("the log is\n%s", got)
+	}
+}
+
+// A server that starts forbids everything until it has read the roles: that is part of its outage, and no role lacks a rule.
+func TestReflectorForbiddenAtStart(t *testing.T) {
+	w := encodings(t)[0]
+	forbidden := reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden}
+	s := newScriptedServer(t, w, reply{body: w.endOfList("7")}, forbidden, forbidden, reply{body: w.encode(watch.Added, "a", "8"), open: true})
+	f, rec, log := s.newReflector(t)
+	f.loseServer(2, 3)
+	f.start(t)
+	rec.expect(t, "begin", "complete 7", "put a@8 live")
+	poll.Until(t, "the recovery", func() bool { return strings.Contains(log.String(), "API server available again") })
+	if got := log.String(); strings.Count(got, "level=ERROR") != 1 || strings.Contains(got, "ClusterRole") {
+		t.Errorf("the log is\n%s", got)
+	}
+}
+
+// loseServer lets the requests of these numbers find no server.
+func (f *Reflector) loseServer(numbers ...int) {
+	c, n := f.Client.(*rest.RESTClient), 0
+	inner := c.Client.Transport
+	c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+		if n++; slices.Contains(numbers, n) {
+			return nil, errors.New("connection refused")
+		}
+		return inner.RoundTrip(req)
+	})
+}
+
 // A watch that begins without a version may be compressed, with a gzip member for each flush (Kubernetes 1.37). No event
 // waits for the next one.
 func TestReflectorCompressedWatch(t *testing.T) {
