@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -332,6 +333,18 @@ func TestStatsBeforeFirstEvent(t *testing.T) {
 				return nil, &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
 			},
 			"unknown authority", "CA certificate",
+		},
+		"expired certificate": {
+			func(*http.Request) (*http.Response, error) {
+				return nil, &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired}}
+			},
+			"expired", "renew the certificate",
+		},
+		"another address": {
+			func(*http.Request) (*http.Response, error) {
+				return nil, &tls.CertificateVerificationError{Err: x509.HostnameError{Certificate: &x509.Certificate{}, Host: "192.0.2.1"}}
+			},
+			"192.0.2.1", "address that the certificate",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

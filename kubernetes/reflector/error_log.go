@@ -2,6 +2,7 @@ package reflector
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,11 +89,24 @@ func (t *errorLog) remedy(err error) string {
 	case apierrors.IsUnauthorized(err):
 		return "give the agent a valid token or certificate: that of its ServiceAccount, or in the kubeconfig"
 	case errors.As(err, &unverified):
-		return "give the agent the CA certificate of the API server: in the kubeconfig, in tls, or that of its ServiceAccount"
+		return certificateRemedy(unverified)
 	case errors.As(err, &noConn) && noConn.Op == "dial":
 		return "check the network between the node and the API server, and its address: endpoint, kubeconfig or KUBERNETES_SERVICE_HOST"
 	}
 	return ""
+}
+
+// certificateRemedy says what to do about a certificate of the API server that can't be verified.
+func certificateRemedy(err error) string {
+	var invalid x509.CertificateInvalidError
+	var otherHost x509.HostnameError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "set the node's clock if it is wrong, or renew the certificate of the API server"
+	case errors.As(err, &otherHost):
+		return "give the agent an address that the certificate of the API server names: endpoint, kubeconfig or KUBERNETES_SERVICE_HOST"
+	}
+	return "give the agent the CA certificate of the API server: in the kubeconfig, in tls, or that of its ServiceAccount"
 }
 
 // rule returns the RBAC rule that is missing.
