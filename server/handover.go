@@ -154,7 +154,7 @@ func (s *Server) Resume() {
 		for _, p := range l.udp {
 			p.Resume()
 		}
-		udp.Balance(l.udp)
+		udp.Balance(l.udp, l.before)
 		l.start()
 	}
 	s.kernelPath.enable(s.listeners)

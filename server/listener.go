@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/portholder"
 	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/internal/tentative"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -79,6 +80,7 @@ type listener struct {
 	bound    netip.AddrPort // what the sockets are bound to: addr, or all IPv4 addresses in place of all addresses
 	config   atomic.Pointer[activeConfig]
 	udp      []udp.Socket // only for plain DNS
+	before   int          // UDP sockets of other processes that were there before, such as of an agent that hangs
 	tcp      *tcpListener
 	https    *httpsServer  // nil except for DNS over HTTPS and gRPC
 	quic     *quicListener // nil except for the transports over QUIC, which have neither udp nor tcp
@@ -111,7 +113,8 @@ func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, e
 	}
 	var err error
 	if cfg.Transport == config.PlainDNS {
-		o := udp.Options{Readers: s.limits.Readers, Poller: s.limits.Poller, OneByOne: s.limits.oneByOne}
+		l.before = l.countOthers()
+		o := udp.Options{Readers: s.limits.Readers, Poller: s.limits.Poller, OneByOne: s.limits.oneByOne, Before: l.before}
 		if l.udp, err = udp.Open(l.bound, o, func() (int, error) { return s.inherited.takeUDP(l.bound) }); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
@@ -125,6 +128,25 @@ func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, e
 		l.https = newHTTPSServer(l)
 	}
 	return l, nil
+}
+
+// countOthers returns the number of UDP sockets of other processes at l's address, 0 if that can't be read.
+func (l *listener) countOthers() int {
+	n, _ := l.s.others.Count(portholder.Port{UDP: true, AddrPort: l.bound})
+	return n
+}
+
+// ForgetOthers makes the server read packets as usual again where other processes had sockets when it began to listen, and have
+// none any more.
+func (s *Server) ForgetOthers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.listeners {
+		if l.before > 0 && s.suspended.Load() == nil && l.countOthers() == 0 {
+			l.before = 0
+			udp.OthersClosed(l.udp)
+		}
+	}
 }
 
 // start starts the readers and the acceptor.

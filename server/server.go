@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/podrange"
+	"github.com/nodens-dns/nodens/internal/portholder"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -76,6 +77,7 @@ type Server struct {
 	httpStatuses map[ListenAddr]*httpStatuses
 	doqCodes     map[ListenAddr]*doqCodes
 	inherited    inheritedSockets
+	others       portholder.Finder
 	suspended    atomic.Pointer[drain] // nil unless s is suspended
 
 	waiting     *share.Limiter // places of waiting queries and of background work

@@ -175,6 +175,17 @@ func TestHangs(t *testing.T) {
 	}
 }
 
+// TestHungPredecessor: an agent that starts beside one that hangs gets all packets.
+func TestHungPredecessor(t *testing.T) {
+	t.Parallel()
+	s := newSuccession(t)
+	s.start().signal(syscall.SIGSTOP)
+	s.start().AwaitLog("starting beside the running agent")
+	for i := 0; i < 8 && !t.Failed(); i++ {
+		agenttest.Expect(t, s.port, "www.example.org.", "192.0.2.1")
+	}
+}
+
 // TestKept: a successor that is no worse keeps the node. Then its predecessor frees its memory, and
 // ends where nobody restarts it.
 func TestKept(t *testing.T) {

@@ -61,6 +61,21 @@ type Finder struct {
 // Find returns the other processes that listen at one of the ports, by PID. An unspecified address is the same as the
 // one of the other family. Port 0 is nobody's.
 func (f *Finder) Find(ports []Port) ([]Holder, error) {
+	found, err := f.foreign(ports)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return holders(ports, found), nil
+}
+
+// Count returns the number of sockets of other processes at p.
+func (f *Finder) Count(p Port) (int, error) {
+	found, err := f.foreign([]Port{p})
+	return len(found), err
+}
+
+// foreign returns the sockets of other processes at the ports.
+func (f *Finder) foreign(ports []Port) ([]socket, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	found, err := bound(ports)
@@ -74,10 +89,7 @@ func (f *Finder) Find(ports []Port) ([]Holder, error) {
 			f.own[inode] = struct{}{}
 		}
 	}
-	if found = slices.DeleteFunc(found, isOwn); len(found) == 0 {
-		return nil, nil
-	}
-	return holders(ports, found), nil
+	return slices.DeleteFunc(found, isOwn), nil
 }
 
 // owner is the process of a socket.

@@ -108,6 +108,9 @@ func TestFind(t *testing.T) {
 			if list, err := f.Find(ports); len(list) != 0 || err != nil {
 				t.Fatalf("alone: %v, %v", list, err)
 			}
+			if n, err := f.Count(ports[0]); n != 0 || err != nil {
+				t.Errorf("alone: %d sockets of others, %v", n, err)
+			}
 			pid := hold(t, c.network, net.JoinHostPort(c.other, fmt.Sprint(at.Port())))
 			list, err := f.Find(ports)
 			if err != nil {
@@ -121,6 +124,9 @@ func TestFind(t *testing.T) {
 			}
 			if len(list) != 1 || list[0].PID != pid || list[0].Name == "" || list[0].UID != os.Getuid() || !slices.Equal(list[0].Ports, ports) {
 				t.Errorf("found %+v, want the process %d at %v", list, pid, ports)
+			}
+			if n, err := f.Count(ports[0]); n != 1 || err != nil {
+				t.Errorf("%d sockets of others, %v; want 1", n, err)
 			}
 			ports[0].UDP = !ports[0].UDP
 			if list, err := f.Find(ports); len(list) != 0 || err != nil {

@@ -26,34 +26,56 @@ const overloadBatches = 32
 type reuseportBalancer struct {
 	fd          int
 	n           int
-	spreadSince atomic.Int64 // since when all readers help, on the path's clock; 0 if one does the work
+	before      atomic.Uint32 // the sockets of other processes that were bound before
+	spreadSince atomic.Int64  // since when all readers help, on the path's clock; 0 if one does the work
 }
 
 // Balance attaches a program to the sockets of one address. Blocking sockets get a
 // reuseportBalancer; others, whose readers cannot tell that they are overloaded, get
 // packets at random. There is always a program: the kernel's own hash would also deliver
 // packets to a socket that is open only to send a late reply.
-func Balance(ports []Socket) {
+//
+// before is the number of sockets of other processes that were bound to the address before. They get no packets any
+// more: a process that hangs, and can't hand over, would keep all of them. When they are closed, the kernel chooses
+// by a hash until [OthersClosed].
+func Balance(ports []Socket, before int) {
 	if len(ports) == 0 {
 		return
 	}
+	s := &reuseportBalancer{n: len(ports)}
+	s.before.Store(uint32(before))
 	if p, ok := ports[0].(*polledSocket); ok {
-		_ = socket.WithFD(p.conn, func(fd int) error { return (&reuseportBalancer{fd: fd}).attach(len(ports)) })
+		_ = socket.WithFD(p.conn, func(fd int) error { s.fd = fd; return s.attach(s.n) })
 		return
 	}
 	first := ports[0].(*blockingSocket)
+	s.fd = first.fd
 	if first.noMmsg || len(ports) == 1 {
 		// Without batches the reader cannot tell whether it keeps up.
-		_ = (&reuseportBalancer{fd: first.fd}).attach(len(ports))
+		_ = s.attach(s.n)
 		return
 	}
-	s := &reuseportBalancer{fd: first.fd, n: len(ports)}
 	if s.attach(1) != nil {
 		return
 	}
 	for _, p := range ports {
 		p.(*blockingSocket).balancer = s
 	}
+}
+
+// OthersClosed undoes the before of [Balance] while the sockets are read.
+func OthersClosed(ports []Socket) {
+	p, ok := ports[0].(*blockingSocket)
+	if !ok || p.balancer == nil {
+		Balance(ports, 0)
+		return
+	}
+	p.balancer.before.Store(0)
+	n := 1
+	if p.balancer.spreadSince.Load() > 0 {
+		n = p.balancer.n
+	}
+	_ = p.balancer.attach(n)
 }
 
 // spread distributes packets over all sockets.
@@ -78,12 +100,13 @@ func (s *reuseportBalancer) concentrate(then time.Duration) {
 // (SKF_AD_OFF + SKF_AD_RANDOM in linux/filter.h).
 const randomOffset = ^uint32(0x1000-56) + 1
 
-// attach distributes packets at random over the first n sockets, in the order in which
-// they were bound.
+// attach distributes packets at random over the first n sockets behind those of others, in the
+// order in which they were bound.
 func (s *reuseportBalancer) attach(n int) error {
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: randomOffset},
 		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
+		{Code: unix.BPF_ALU | unix.BPF_ADD | unix.BPF_K, K: s.before.Load()},
 		{Code: unix.BPF_RET | unix.BPF_A},
 	}
 	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,

@@ -49,7 +49,7 @@ func TestSendAfterClose(t *testing.T) {
 				if n, err := client.Read(make([]byte, 2)); n != 1 || err != nil {
 					t.Fatalf("%d bytes came back, %v", n, err)
 				}
-				Balance(others)
+				Balance(others, 0)
 				checkNoLoss(t, addr, others, func() { p.Send(&from, []byte("!")) })
 			})
 		}

@@ -167,6 +167,8 @@ type Options struct {
 	Poller bool
 	// OneByOne makes readers do without recvmmsg, as where it is refused.
 	OneByOne bool
+	// Before is how many sockets of other processes are bound to the address; see [Balance].
+	Before int
 }
 
 // Open opens all UDP sockets of addr. On an error none is held. It takes every
@@ -179,7 +181,7 @@ func Open(addr netip.AddrPort, o Options, inherited func() (fd int, err error)) 
 		fd, err := inherited()
 		if err == nil && fd < 0 {
 			if len(sockets) >= o.Readers {
-				Balance(sockets)
+				Balance(sockets, o.Before)
 				return sockets, nil
 			}
 			fd, err = socket.OpenUDP(addr)

@@ -167,3 +167,62 @@ func TestInheritedReuseport(t *testing.T) {
 		}
 	}
 }
+
+// TestBefore: sockets of other processes that were bound before get no packets. When they are closed, none is lost, and
+// [OthersClosed] leaves the packets to one reader again.
+func TestBefore(t *testing.T) {
+	for _, kind := range readerKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+			var others []Socket
+			for range 3 {
+				p, err := openOne(addr, kind.Options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				others = append(others, p)
+			}
+			Balance(others, 0)
+			o := kind.Options
+			o.Before = len(others)
+			sockets, err := Open(addr, o, noneInherited)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer CloseAll(sockets)
+			conn := dialUDP(t, addr)
+			send := func() {
+				for range 100 {
+					if _, err := conn.Write([]byte("packet")); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			holding := func(sockets []Socket) (n int) {
+				for _, p := range sockets {
+					if !queueEmpty(t, p) {
+						n++
+					}
+				}
+				return n
+			}
+			send()
+			if n := holding(others); n != 0 {
+				t.Errorf("%d sockets of the others have packets", n)
+			}
+			if holding(sockets) == 0 {
+				t.Error("no socket has packets")
+			}
+			CloseAll(others)
+			CloseAll(sockets[1:])
+			OthersClosed(sockets[:1])
+			for b := NewBatch(); !queueEmpty(t, sockets[0]); {
+				sockets[0].ReadBatch(b)
+			}
+			send()
+			if queueEmpty(t, sockets[0]) {
+				t.Error("afterwards the socket has no packets")
+			}
+		})
+	}
+}

@@ -110,6 +110,7 @@ func (a *agent) watchPorts(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		a.server.ForgetOthers()
 		list := a.otherHolders(0)
 		switch {
 		case len(list) > 0 && time.Since(told) >= time.Minute:
