@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/agenttest"
@@ -56,6 +57,20 @@ func TestReadyWithoutDirectory(t *testing.T) {
 	a.Stop()
 	if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 1 || !strings.Contains(stderr, "no agent listens") {
 		t.Errorf("after the end: code %d, %s", code, stderr)
+	}
+}
+
+// TestReadyWithoutSocket: so does an agent whose socket's place has a directory, as of a mount.
+func TestReadyWithoutSocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "handover")
+	check.NoError(t, os.MkdirAll(filepath.Join(dir, handover.SocketName), 0o700))
+	check.NoError(t, os.Chmod(dir, 0o700))
+	t.Cleanup(func() { check.NoError(t, os.RemoveAll("/dev/shm/nodens"+strings.ReplaceAll(dir, "/", "-"))) })
+	p := peer.Ports(t, 2)
+	a := startAgent(t, withCache(p[0], p[1], p[1]), "-handover-dir", dir)
+	a.AwaitLog(handover.SocketName + " is in the way")
+	if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 0 {
+		t.Errorf("code %d, %s", code, stderr)
 	}
 }
 

@@ -133,6 +133,9 @@ func listen(dir string) (*net.UnixListener, os.FileInfo, error) {
 	if err != nil {
 		_ = l.Close()
 		os.Remove(f.at(name))
+		if errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("%s is in the way, remove it: %w", SocketName, err)
+		}
 		return nil, nil, fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	return l, info, nil

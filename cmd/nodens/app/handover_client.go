@@ -323,7 +323,7 @@ func (a *agent) listenForSuccessor(ctx context.Context) error {
 // only logged; host is nil if that fails, too.
 func (a *agent) openHandoverServer(dir string) (host *handover.Server, alone bool, err error) {
 	host, err = handover.Listen(dir, handoverSource{a}, a.handoverConfig())
-	if err == nil || a.predecessor == nil && !isDiskError(err) && !errors.Is(err, fs.ErrPermission) {
+	if err == nil || a.predecessor == nil && !isDiskError(err) && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, fs.ErrExist) {
 		return host, false, err
 	}
 	host, readyErr := handover.ListenForReady(dir, handoverSource{a}, a.handoverConfig())
