@@ -155,15 +155,18 @@ func (f *Reflector) resume() {
 func (f *Reflector) CheckAccess(ctx context.Context) {
 	f.errors = newErrorLog(f.Log, f.Outages, f.Resource, "")
 	defer f.errors.close()
+	defer f.Outages.noteReply(f)
 	f.MetadataOnly = true
-	for delay := firstBackoff(f.FirstBackoff); ctx.Err() == nil; delay = min(2*delay, maxBackoff) {
+	for failed := 0; ctx.Err() == nil; {
 		err := f.newRequest(&metav1.ListOptions{Limit: 1}).Do(ctx).Error()
 		if err == nil {
 			f.errors.recovered(true)
 			return
 		}
 		f.errors.report("list", err)
-		sleep(ctx, delay+rand.N(delay))
+		if failed++; f.pause(ctx, failed-1, err) {
+			failed = 0
+		}
 	}
 }
 

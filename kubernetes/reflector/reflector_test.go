@@ -465,6 +465,38 @@ func TestReflectorsAwaitReturn(t *testing.T) {
 	})
 }
 
+// A check of the rights does not outlast an outage by a pause of its own.
+func TestCheckAccessAwaitsReturn(t *testing.T) {
+	w := encodings(t)[0]
+	synctest.Test(t, func(t *testing.T) {
+		const checks, away = 5, 10 * time.Minute
+		outages, back := NewOutageLog(slog.New(slog.DiscardHandler)), time.Now().Add(away)
+		newReflector := func(r reply) *Reflector {
+			f, _, _, _ := newLocalReflector(t, w, r)
+			f.Outages = outages
+			c := f.Client.(*rest.RESTClient)
+			inner := c.Client.Transport
+			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+				if time.Now().Before(back) {
+					return nil, errors.New("no route")
+				}
+				return inner.RoundTrip(req)
+			})
+			return f
+		}
+		for range checks {
+			f := newReflector(reply{body: w.object(&metav1.PartialObjectMetadataList{})})
+			go f.CheckAccess(t.Context())
+		}
+		newReflector(reply{open: true, body: w.endOfList("7")}).start(t)
+		time.Sleep(away + 2*probePause + 2*minBackoff)
+		synctest.Wait()
+		if got := outages.Failing(); len(got) != 0 {
+			t.Errorf("after the return %v fails", got)
+		}
+	})
+}
+
 // tooManyRequests is the reply of a server that asks for patience.
 func tooManyRequests(seconds int) *http.Response {
 	busy := httptest.NewRecorder()
