@@ -110,7 +110,7 @@ func TestFloodBesideVictims(t *testing.T) {
 				Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Forward: patientPool(t, b.Addr()),
 			}
 			limits := patientLimits()
-			limits.Waiting, limits.ClientConns = places, 2*places
+			limits.Waiting = places
 			s, addr, roots := startListener(t, limits, ListenerConfig{Transport: transport}, z)
 			haveTurns(s, places+excess)
 			cfg := &tls.Config{RootCAs: roots}

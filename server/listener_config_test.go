@@ -132,9 +132,7 @@ func TestDoTReload(t *testing.T) {
 			writeCertificate(t, a, folder, "0", time.Now().Add(time.Hour))
 			cert := mustCertificate(t, writeCertificate(t, a, folder, "0", time.Now().Add(time.Hour)))
 			door := ListenerConfig{Transport: via, Certificate: cert}
-			limits := patientLimits()
-			limits.ClientConns = 500
-			s, addr, _ := startListener(t, limits, door, byHand(t))
+			s, addr, _ := startListener(t, patientLimits(), door, byHand(t))
 			cfg := &tls.Config{RootCAs: a.Pool()}
 			var done atomic.Bool
 			var rounds atomic.Int64

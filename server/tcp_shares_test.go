@@ -33,7 +33,7 @@ func limitedConns(s *Server, addr netip.AddrPort) map[string]uint64 {
 // that has been idle longest; the others keep theirs, and new clients are served.
 func TestFullListener(t *testing.T) {
 	const total, many = 16, 10
-	s, addr := start(t, Limits{Conns: total, ClientConns: total, IdleTimeout: time.Hour}, byHand(t))
+	s, addr := start(t, Limits{Conns: total, IdleTimeout: time.Hour}, byHand(t))
 	open := func(client byte) *dns.Conn {
 		t.Helper()
 		conn := dial(t, netip.AddrFrom4([4]byte{127, 0, 3, client}), addr)
@@ -183,7 +183,7 @@ func TestBusyListener(t *testing.T) {
 	const total = 32
 	b, _, release := holdingBackend(t)
 	defer close(release)
-	s, addr := start(t, Limits{Conns: total, ClientConns: total, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
+	s, addr := start(t, Limits{Conns: total, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
 	l := s.listeners[ListenAddr{AddrPort: addr}].tcp
 	busy := func() (n int) {
 		l.mu.Lock()

@@ -66,7 +66,7 @@ const (
 	domains      = 32    // of one search path, the most that Kubernetes allows
 	connections  = 1000  // that one client keeps open
 	silentRate   = 1200  // queries a second for names whose servers are silent
-	streams      = 128   // TCP connections of one client, the most that it may have
+	streams      = 128   // TCP connections of one client
 	busyStreams  = 1024  // TCP connections, the most that an address of the agent has
 	busySources  = 8     // addresses that have them
 	sources      = 600   // addresses of one attacker, more than the agent counts one by one
