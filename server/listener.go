@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -108,12 +109,13 @@ func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, e
 		if err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
+		l.passOver(socket, true)
 		l.quic = newQUICListener(l, socket)
 		return l, nil
 	}
 	var err error
 	if cfg.Transport == config.PlainDNS {
-		l.before = l.countOthers()
+		l.before = l.countOthers(true)
 		o := udp.Options{Readers: s.limits.Readers, Poller: s.limits.Poller, OneByOne: s.limits.oneByOne, Before: l.before}
 		if l.udp, err = udp.Open(l.bound, o, func() (int, error) { return s.inherited.takeUDP(l.bound) }); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
@@ -124,16 +126,25 @@ func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, e
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}
+	l.passOver(l.tcp, false)
 	if overHTTP(cfg.Transport) {
 		l.https = newHTTPSServer(l)
 	}
 	return l, nil
 }
 
-// countOthers returns the number of UDP sockets of other processes at l's address, 0 if that can't be read.
-func (l *listener) countOthers() int {
-	n, _ := l.s.others.Count(portholder.Port{UDP: true, AddrPort: l.bound})
+// countOthers returns the number of sockets of other processes at l's address, 0 if that can't be read.
+func (l *listener) countOthers(udp bool) int {
+	n, _ := l.s.others.Count(portholder.Port{UDP: udp, AddrPort: l.bound})
 	return n
+}
+
+// passOver makes the kernel give what arrives at l's address to c, and nothing to the sockets of other processes that were there
+// before. Where it refuses, it chooses among them all.
+func (l *listener) passOver(c syscall.Conn, udp bool) {
+	if n := l.countOthers(udp); n > 0 {
+		_ = socket.WithFD(c, func(fd int) error { return socket.Prefer(fd, n) })
+	}
 }
 
 // ForgetOthers makes the server read packets as usual again where other processes had sockets when it began to listen, and have
@@ -142,7 +153,7 @@ func (s *Server) ForgetOthers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.listeners {
-		if l.before > 0 && s.suspended.Load() == nil && l.countOthers() == 0 {
+		if l.before > 0 && s.suspended.Load() == nil && l.countOthers(true) == 0 {
 			l.before = 0
 			udp.OthersClosed(l.udp)
 		}

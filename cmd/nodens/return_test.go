@@ -175,14 +175,18 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestHungPredecessor: an agent that starts beside one that hangs gets all packets.
+// TestHungPredecessor: an agent that starts beside one that hangs gets all packets and connections.
 func TestHungPredecessor(t *testing.T) {
 	t.Parallel()
 	s := newSuccession(t)
 	s.start().signal(syscall.SIGSTOP)
 	s.start().AwaitLog("starting beside the running agent")
+	stream := dns.Client{Net: "tcp", Timeout: agenttest.Timeout}
 	for i := 0; i < 8 && !t.Failed(); i++ {
 		agenttest.Expect(t, s.port, "www.example.org.", "192.0.2.1")
+		if _, _, err := stream.Exchange(new(dns.Msg).SetQuestion("www.example.org.", dns.TypeA), fmt.Sprintf("127.0.0.1:%d", s.port)); err != nil {
+			t.Errorf("over TCP: %v", err)
+		}
 	}
 }
 

@@ -258,6 +258,14 @@ func DuplicateFD(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(other), name), nil
 }
 
+// Prefer makes the kernel give all packets and connections for fd's address to fd, which was bound next after that many sockets of
+// other processes. When these are closed, the kernel chooses by its hash again.
+func Prefer(fd, before int) error {
+	program := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(before)}
+	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &program})
+	return os.NewSyscallError("setsockopt", err)
+}
+
 // WithFD calls use with c's descriptor and does not change the socket's mode.
 func WithFD(c syscall.Conn, use func(fd int) error) error {
 	raw, err := c.SyscallConn()
