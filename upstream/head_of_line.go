@@ -197,9 +197,10 @@ func (t *streamTransport) moveBlocked(c *streamConn, now time.Time) {
 }
 
 // seemsNotAccepted reports whether c has been silent since it was opened, while others have
-// brought replies; t is locked.
+// brought replies to later queries; t is locked. Replies to queries that were sent with its own say
+// nothing: if all names are slow, its replies are about to arrive, too.
 func (t *streamTransport) seemsNotAccepted(c *streamConn, now time.Time) bool {
-	return c.replies == 0 && c.replyOverdue(now) >= unansweredConnAfter && t.lastReply.Sub(c.owedSince) >= unansweredConnAfter/2
+	return c.replies == 0 && c.replyOverdue(now) >= unansweredConnAfter && t.lastAnswered.Sub(c.owedSince) >= unansweredConnAfter/2
 }
 
 // moveQuery sends q again on another connection, if one is available, and ignores its reply
@@ -270,6 +271,9 @@ func (t *streamTransport) drainBacklog(now time.Time) {
 // t is locked.
 func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Duration, now time.Time) {
 	t.learnOrder(c, q, silence, now)
+	if q.assignedAt.After(t.lastAnswered) {
+		t.lastAnswered = q.assignedAt
+	}
 	if t.outOfOrder {
 		t.observeWait(q.ahead, now.Sub(q.assignedAt), now)
 	}

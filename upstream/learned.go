@@ -40,6 +40,8 @@ type learned struct {
 	// silent; 0 without samples.
 	typicalRTT time.Duration
 	lastReply  time.Time // of any connection
+	// lastAnswered is when the query that was sent last, of those with a reply, was sent.
+	lastAnswered time.Time
 	// quietUntil is until when replies say little about the order, because all connections
 	// were silent: the machine may have been too busy to read them.
 	quietUntil time.Time

@@ -260,3 +260,28 @@ func TestConnectionNotAccepted(t *testing.T) {
 		t.Errorf("%d queries were sent", n)
 	}
 }
+
+// TestSlowNamesOnNewConnections: a server whose first replies on one connection arrive after a second has accepted
+// the other one, too. It has not if it answers later queries on the first.
+func TestSlowNamesOnNewConnections(t *testing.T) {
+	for name, later := range map[string]time.Duration{"sent together": 0, "sent later": unansweredConnAfter / 2} {
+		now := time.Now()
+		via := &streamTransport{live: map[*streamConn]struct{}{}}
+		silent, replying := testConn(now), testConn(now)
+		defer silent.timer.Stop()
+		defer replying.timer.Stop()
+		silent.add(fixedQuery(t), now)
+		q := fixedQuery(t)
+		replying.add(q, now.Add(later))
+
+		now = now.Add(unansweredConnAfter)
+		silence := replying.replyOverdue(now)
+		if _, ok := replying.deliver(answerA(append([]byte(nil), q.message()...)), now); !ok {
+			t.Fatal("the reply is not taken")
+		}
+		via.recordReply(replying, q, silence, now)
+		if got, want := via.seemsNotAccepted(silent, now), later > 0; got != want {
+			t.Errorf("%s: the silent connection seems not accepted: %t, want %t", name, got, want)
+		}
+	}
+}
