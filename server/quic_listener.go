@@ -41,15 +41,15 @@ const (
 	// quicConnIDLength is the length of connection IDs. Eight bytes don't collide.
 	quicConnIDLength = 8
 
-	// maxHandshakes is how many handshakes an address may have in flight, and
-	// maxClientHandshakes how many of them one client. Each holds some 50 KiB.
-	maxHandshakes, maxClientHandshakes = 256, 32
+	// maxHandshakes is how many handshakes an address may have in flight; one client, all of
+	// them but an eighth. Each holds some 50 KiB.
+	maxHandshakes = 256
 	// retryHandshakes is from how many handshakes on new clients have to prove their address
 	// first, by a Retry packet, which keeps no state (RFC 9000, 8.1.2).
 	retryHandshakes = 32
 	// maxHandshakeRate is how many handshakes a second a client may begin, and
 	// maxHandshakeBurst how many at once: as many as it may have connections.
-	maxHandshakeRate, maxHandshakeBurst = 64, 128
+	maxHandshakeRate, maxHandshakeBurst = 64, 896
 
 	// quicFlushTime is how long a connection stays open for its last replies to be sent.
 	quicFlushTime = 20 * time.Millisecond
@@ -200,7 +200,7 @@ func (q *quicListener) beginHandshake(ctx context.Context, info *quic.ClientInfo
 	c := &quicConn{q: q, client: addrPort(info.RemoteAddr)}
 	c.share = q.l.s.limits.PodRanges.Client(c.client.Addr())
 	q.mu.Lock()
-	ok := !q.requests.isDraining() && q.handshakes[c.share] < maxClientHandshakes &&
+	ok := !q.requests.isDraining() &&
 		connlimit.HasShare(q.handshakes[c.share], maxHandshakes-q.inFlight, maxHandshakes) &&
 		(!info.AddrVerified || q.proven.Allow(c.client.Addr(), clock.Now()))
 	if ok {

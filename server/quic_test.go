@@ -445,6 +445,27 @@ func TestQUICHandshakes(t *testing.T) {
 	}
 }
 
+// TestQUICHandshakesOfOneClient checks that a client that is alone may make all connections at once but the eighth of
+// the handshakes that is left for others.
+func TestQUICHandshakesOfOneClient(t *testing.T) {
+	s, addr, _ := startListener(t, patientLimits(), doqConfig, byHand(t))
+	q := quicAt(s, addr)
+	begin := func(ip byte, port int) error {
+		_, err := q.beginHandshake(t.Context(), &quic.ClientInfo{RemoteAddr: &net.UDPAddr{IP: net.IPv4(192, 0, 2, ip), Port: port}, AddrVerified: true})
+		return err
+	}
+	n := 1
+	for begin(1, n) == nil {
+		n++
+	}
+	if want := maxHandshakes - maxHandshakes/8; n < want {
+		t.Errorf("handshake %d of a client is refused, before %d", n, want)
+	}
+	if err := begin(2, 1); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+}
+
 // TestQUICHandshakeRate checks that a client that makes one connection after the other gets no more than its rate.
 func TestQUICHandshakeRate(t *testing.T) {
 	s, addr, roots := startListener(t, patientLimits(), doqConfig, byHand(t))
