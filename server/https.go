@@ -19,9 +19,9 @@ import (
 
 const (
 	// maxHTTP2Streams is how many concurrent requests a client may have on one HTTP/2
-	// connection. RFC 9113, 5.1.2 recommends at least 100. A client that needs more opens
-	// another connection.
-	maxHTTP2Streams = 100
+	// connection. RFC 9113, 5.1.2 recommends at least 100; CoreDNS allows 256, and its plugin grpc
+	// has no second connection.
+	maxHTTP2Streams = 256
 	// maxHTTPHeader limits a request's header. A query of 4 KiB in a URL takes 5,500 bytes;
 	// longer queries go into a body.
 	maxHTTPHeader = 16 << 10

@@ -27,7 +27,7 @@ import (
 const (
 	// maxQUICStreams is how many queries a client may have in flight on one connection, as
 	// over HTTP/2. A client that needs more opens another connection.
-	maxQUICStreams = 100
+	maxQUICStreams = 256
 	// maxHTTP3UniStreams is how many unidirectional streams an HTTP/3 client may open: its
 	// control stream, two of QPACK, and some of reserved types (RFC 9114, 6.2).
 	maxHTTP3UniStreams = 8
