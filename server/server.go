@@ -5,12 +5,15 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"net/netip"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/podrange"
@@ -32,8 +35,9 @@ type Limits struct {
 	// all places are taken, the client that holds most loses the query that has waited
 	// longest, which is answered with an expired answer or SERVFAIL.
 	Waiting int
-	// Conns is how many TCP connections one address may have, 1024 by default. More would
-	// reach the usual limit on open files. When there are as many, the client with the most
+	// Conns is how many TCP connections one address may have, 1024 by default, and at most a
+	// quarter of the limit on open files: two addresses leave half of it for upstreams, health
+	// checks and metrics. When there are as many, the client with the most
 	// loses the one that has been idle longest.
 	Conns int
 	// ClientConns is how many of them one client may have, by default as many as leave others
@@ -104,7 +108,7 @@ type Server struct {
 // New returns a server that does not listen yet.
 func New(log *slog.Logger, limits Limits) *Server {
 	limits.Waiting = orDefault(limits.Waiting, 4096)
-	limits.Conns = orDefault(limits.Conns, 1024)
+	limits.Conns = min(orDefault(limits.Conns, 1024), maxConns())
 	limits.ClientConns = orDefault(limits.ClientConns, limits.Conns)
 	limits.IdleTimeout = orDefault(limits.IdleTimeout, 10*time.Second)
 	limits.ReadTimeout = orDefault(limits.ReadTimeout, 3*time.Second)
@@ -128,6 +132,15 @@ func New(log *slog.Logger, limits Limits) *Server {
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
+}
+
+// maxConns returns a quarter of the limit on open files, which package os has raised as far as it may.
+func maxConns() int {
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return math.MaxInt
+	}
+	return max(1, int(files.Cur/4))
 }
 
 func orDefault[T int | time.Duration](v, def T) T {

@@ -5,6 +5,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,8 +15,10 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/test/rig/check"
 )
 
 // limitedConns returns how many connections of each client the table counts as limited.
@@ -27,6 +30,19 @@ func limitedConns(s *Server, addr netip.AddrPort) map[string]uint64 {
 		}
 	}
 	return counts
+}
+
+// TestFewOpenFiles: where the process may have few files open, the connections of two addresses leave half of them.
+func TestFewOpenFiles(t *testing.T) {
+	const files = 1024
+	var before unix.Rlimit
+	check.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	t.Cleanup(func() { check.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before)) })
+	check.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: before.Max}))
+	s := New(slog.New(slog.DiscardHandler), Limits{})
+	if got := s.Usage().Conns.Limit; got != files/4 {
+		t.Errorf("%d connections, want %d", got, files/4)
+	}
 }
 
 // TestFullListener: below the limit of one client, the client with the most connections loses the one
