@@ -63,15 +63,14 @@ func (t *errorLog) report(verb string, err error) {
 	t.failing = true
 	cause, texts, first := "", serverOutage, firstOutage
 	args := append(t.args(), "verb", verb)
-	// A server that starts forbids everything until it has read the roles.
-	starts := apierrors.IsForbidden(err) && t.outages.serverStarts()
-	if isRejection(err) && !starts {
+	rejects := t.outages.rejects(err)
+	if rejects {
 		cause, texts, first = t.resource.Resource, rejectedRequest, firstRejected
 	}
 	if !t.listed {
 		texts = first
 	}
-	if fix := t.remedy(err); fix != "" && !starts {
+	if fix := t.remedy(err); fix != "" && (rejects || !isRejection(err)) {
 		args = append(args, "fix", fix)
 	}
 	t.outages.Fail(&t.participant, cause, texts, err, args...)

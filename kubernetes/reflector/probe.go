@@ -49,11 +49,12 @@ func (l *OutageLog) awaitReply(f *Reflector, err error) (probes bool, end <-chan
 // starting reports whether the server may still be about to start.
 func (p *probe) starting() bool { return time.Since(p.lost) < startTime }
 
-// serverStarts reports whether the server was lost less than startTime ago, and has not said since that it is ready.
-func (l *OutageLog) serverStarts() bool {
+// rejects reports whether err is the server's last word on the request: it works, but does not serve it. A server that
+// starts forbids everything until it has read the roles.
+func (l *OutageLog) rejects(err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.probe.starting()
+	return isRejection(err) && !(apierrors.IsForbidden(err) && l.probe.starting())
 }
 
 // awaited returns *c, a new channel if it is nil.

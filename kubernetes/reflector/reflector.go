@@ -518,7 +518,7 @@ func (f *Reflector) handleBookmark(o metav1.Object) error {
 // ended early for that reason.
 func (f *Reflector) pause(ctx context.Context, failed int, err error) (early bool) {
 	d := Backoff(f.FirstBackoff, failed, err)
-	if isRejection(err) { // the server works
+	if f.Outages.rejects(err) {
 		f.Outages.noteReply(f)
 		sleep(ctx, d)
 		return false

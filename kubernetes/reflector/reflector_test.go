@@ -497,6 +497,35 @@ func TestCheckAccessAwaitsReturn(t *testing.T) {
 	})
 }
 
+// After a long outage, a server that forbids everything until it has read the roles is asked again soon.
+func TestForbiddenAtStartAwaitsReturn(t *testing.T) {
+	w := encodings(t)[0]
+	synctest.Test(t, func(t *testing.T) {
+		const away, starts = 10 * time.Minute, 10 * time.Second
+		f, _, _, _ := newLocalReflector(t, w, reply{open: true, body: w.endOfList("7")})
+		f.Outages = NewOutageLog(slog.New(slog.DiscardHandler))
+		begin, c := time.Now(), f.Client.(*rest.RESTClient)
+		inner := c.Client.Transport
+		c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
+			switch since := time.Since(begin); {
+			case since < away:
+				return nil, errors.New("no route")
+			case since < away+starts:
+				forbidden := httptest.NewRecorder()
+				forbidden.WriteHeader(http.StatusForbidden)
+				return forbidden.Result(), nil
+			}
+			return inner.RoundTrip(req)
+		})
+		f.start(t)
+		time.Sleep(away + starts + 2*probePause + 2*minBackoff)
+		synctest.Wait()
+		if got := f.Outages.Failing(); len(got) != 0 {
+			t.Errorf("after the return %v fails", got)
+		}
+	})
+}
+
 // tooManyRequests is the reply of a server that asks for patience.
 func tooManyRequests(seconds int) *http.Response {
 	busy := httptest.NewRecorder()
