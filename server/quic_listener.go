@@ -49,7 +49,7 @@ const (
 	retryHandshakes = 32
 	// maxHandshakeRate is how many handshakes a second a client may begin, and
 	// maxHandshakeBurst how many at once: as many as it may have connections.
-	maxHandshakeRate, maxHandshakeBurst = 64, 896
+	maxHandshakeRate, maxHandshakeBurst = 64, 512
 
 	// quicFlushTime is how long a connection stays open for its last replies to be sent.
 	quicFlushTime = 20 * time.Millisecond

@@ -40,8 +40,8 @@ type Limits struct {
 	// checks and metrics. When there are as many, the client with the most
 	// loses the one that has been idle longest.
 	Conns int
-	// ClientConns is how many of them one client may have, by default as many as leave others
-	// room (package connlimit). PodRanges says what a client is.
+	// ClientConns is how many of them one client may have, by default half, so that the replies that it does not
+	// read take half of the memory. PodRanges says what a client is.
 	ClientConns int
 	// IdleTimeout is how long a TCP connection may be silent between two queries, 10 seconds
 	// by default (RFC 7766, 6.2.3). The connection may last a tenth longer.
@@ -109,7 +109,7 @@ type Server struct {
 func New(log *slog.Logger, limits Limits) *Server {
 	limits.Waiting = orDefault(limits.Waiting, 4096)
 	limits.Conns = min(orDefault(limits.Conns, 1024), maxConns())
-	limits.ClientConns = orDefault(limits.ClientConns, limits.Conns)
+	limits.ClientConns = orDefault(limits.ClientConns, max(1, limits.Conns/2))
 	limits.IdleTimeout = orDefault(limits.IdleTimeout, 10*time.Second)
 	limits.ReadTimeout = orDefault(limits.ReadTimeout, 3*time.Second)
 	limits.WriteTimeout = orDefault(limits.WriteTimeout, 5*time.Second)

@@ -277,7 +277,7 @@ func BenchmarkIdleTCP(b *testing.B) {
 	conns := soak.Choose(500, 5000)
 	fds := make([]int, conns)
 	for b.Loop() {
-		s, addr := start(b, Limits{Conns: conns}, byHand(b))
+		s, addr := start(b, Limits{Conns: conns, ClientConns: conns}, byHand(b))
 		q := frame(b, question("by.hand.", dns.TypeA))
 		before := memoryInUse()
 		for i := range fds {

@@ -103,7 +103,7 @@ func connections(s *Server, addr netip.AddrPort) int {
 // longest goes; one whose query waits does not.
 func TestEviction(t *testing.T) {
 	b, asked, release := holdingBackend(t)
-	s, addr := start(t, Limits{Conns: 2, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
+	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
 	first, second := dial(t, loopback, addr), dial(t, loopback, addr)
 	if !isServed(second) || !isServed(first) { // so second is the more silent one
 		t.Fatal("a connection within the limit is not served")

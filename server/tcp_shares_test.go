@@ -45,11 +45,25 @@ func TestFewOpenFiles(t *testing.T) {
 	}
 }
 
+// TestClientHalf: one client may have half of the connections.
+func TestClientHalf(t *testing.T) {
+	const total = 8
+	s, addr := start(t, Limits{Conns: total, IdleTimeout: time.Hour}, byHand(t))
+	for i := range total {
+		if conn := dial(t, loopback, addr); !isServed(conn) {
+			t.Fatalf("connection %d is not served", i+1)
+		}
+	}
+	if n := connections(s, addr); n != total/2 {
+		t.Errorf("a client alone has %d connections of %d", n, total)
+	}
+}
+
 // TestFullListener: below the limit of one client, the client with the most connections loses the one
 // that has been idle longest; the others keep theirs, and new clients are served.
 func TestFullListener(t *testing.T) {
 	const total, many = 16, 10
-	s, addr := start(t, Limits{Conns: total, IdleTimeout: time.Hour}, byHand(t))
+	s, addr := start(t, Limits{Conns: total, ClientConns: total, IdleTimeout: time.Hour}, byHand(t))
 	open := func(client byte) *dns.Conn {
 		t.Helper()
 		conn := dial(t, netip.AddrFrom4([4]byte{127, 0, 3, client}), addr)
@@ -199,7 +213,7 @@ func TestBusyListener(t *testing.T) {
 	const total = 32
 	b, _, release := holdingBackend(t)
 	defer close(release)
-	s, addr := start(t, Limits{Conns: total, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
+	s, addr := start(t, Limits{Conns: total, ClientConns: total, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
 	l := s.listeners[ListenAddr{AddrPort: addr}].tcp
 	busy := func() (n int) {
 		l.mu.Lock()
