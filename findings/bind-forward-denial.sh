@@ -4,22 +4,7 @@ work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian nsd=4.6.1-1 libevent-2.1-7 libfstrm0 libprotobuf-c1 libssl3
 debian bind9=1:9.18.49-1~deb12u3 bind9-utils=1:9.18.49-1~deb12u3 bind9-libs=1:9.18.49-1~deb12u3 libcap2 libgssapi-krb5-2 libjemalloc2 libjson-c5 libkeyutils1 libkrb5-3 libk5crypto3 libkrb5support0 liblmdb0 libmaxminddb0 libnghttp2-14 libuv1 libxml2 libicu72
-# A signed root zone without local., like the real one.
-mkdir "$work/zones"
-cd "$work/zones"
-cat >root <<'ZONE'
-$TTL 3600
-. SOA ns.aaa. a.aaa. 1 7200 1800 86400 3600
-. NS ns.aaa.
-aaa. NS ns.aaa.
-ns.aaa. A 127.0.0.1
-zzz. NS ns.aaa.
-ZONE
-key=$(dnssec-keygen -a ECDSAP256SHA256 -f KSK . 2>/dev/null)
-dnssec-signzone -S -z -o . root >/dev/null 2>&1 || exit 2
-anchor=$(grep -v '^;' "$key.key")
-cd - >/dev/null
-export anchor
+signed_root
 python3 - <<'PYTHON'
 from loopback import *
 

@@ -185,6 +185,23 @@ externaldns() {
 	GOTOOLCHAIN=go1.27.0 build external-dns sigs.k8s.io/external-dns "$1"
 }
 
+# signed_root makes $work/zones/root.signed, a root zone without local., like the real one, with the package bind9-utils. Its
+# trust anchor is in $anchor.
+signed_root() {
+	mkdir "$work/zones"
+	cat >"$work/zones/root" <<'ZONE'
+$TTL 3600
+. SOA ns.aaa. a.aaa. 1 7200 1800 86400 3600
+. NS ns.aaa.
+aaa. NS ns.aaa.
+ns.aaa. A 127.0.0.1
+zzz. NS ns.aaa.
+ZONE
+	anchor=$(cd "$work/zones" && key=$(dnssec-keygen -a ECDSAP256SHA256 -f KSK . 2>/dev/null) &&
+		dnssec-signzone -S -z -o . root >/dev/null 2>&1 && grep -v '^;' "$key.key") || exit 2
+	export anchor
+}
+
 # certificate makes $work/cert.pem and $work/key.pem for 127.0.0.1.
 certificate() {
 	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \

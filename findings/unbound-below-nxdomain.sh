@@ -4,22 +4,7 @@ work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian unbound=1.17.1-2+deb12u4 libevent-2.1-7 libhiredis0.14 libnghttp2-14 libprotobuf-c1 libpython3.11 libexpat1 libssl3
 debian nsd=4.6.1-1 bind9-utils=1:9.18.49-1~deb12u3 bind9-libs=1:9.18.49-1~deb12u3 libfstrm0 libjemalloc2 libjson-c5 liblmdb0 libmaxminddb0 libuv1 libxml2 libicu72 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1
-# A signed root zone without local., like the real one.
-mkdir "$work/zones"
-cd "$work/zones"
-cat >root <<'ZONE'
-$TTL 3600
-. SOA ns.aaa. a.aaa. 1 7200 1800 86400 3600
-. NS ns.aaa.
-aaa. NS ns.aaa.
-ns.aaa. A 127.0.0.1
-zzz. NS ns.aaa.
-ZONE
-key=$(dnssec-keygen -a ECDSAP256SHA256 -f KSK . 2>/dev/null)
-dnssec-signzone -S -z -o . root >/dev/null 2>&1 || exit 2
-anchor=$(grep -v '^;' "$key.key")
-cd - >/dev/null
-export anchor
+signed_root
 python3 - <<'PYTHON'
 from loopback import *
 
