@@ -11,29 +11,10 @@ CLIENTS, QUERIES = 80, 15
 origin = Upstream(lambda name, qtype, q, tcp: (reply(q), 0.05))
 
 
-def unbound(port):
-    return write("unbound.conf", f"""server:
-    interface: 127.0.0.1@{port}
-    do-not-query-localhost: no
-    do-daemonize: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder("unbound")}"
-    pidfile: ""
-    module-config: "iterator"
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "."
-    forward-addr: 127.0.0.1@{origin.port}
-""")
-
-
 def failed(server, extra):
     """Returns how many names fail of 80 clients that ask one after the other, through CoreDNS."""
     port, upstream, failures = free_port(), free_port(), []
-    programs = [start("unbound", "-d", "-p", "-c", unbound(upstream), ready=answers(upstream)) if server == "unbound" else
+    programs = [start(*forwarding_unbound("unbound", upstream, {".": f"127.0.0.1@{origin.port}"}), ready=answers(upstream)) if server == "unbound" else
                 start(*dnsmasq(upstream, origin.port), ready=answers(upstream))]
     conf = write("Corefile", f""".:{port} {{
     bind 127.0.0.1

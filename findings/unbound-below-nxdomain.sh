@@ -9,23 +9,8 @@ python3 - <<'PYTHON'
 from loopback import *
 
 cluster = Upstream(lambda name, qtype, q, tcp: (reply(q, ttl=2), 0))
-root, directory = free_port(), folder("nsd")
-start("nsd", "-d", "-c", write("nsd.conf", f"""server:
-    ip-address: 127.0.0.1@{root}
-    username: ""
-    chroot: ""
-    database: ""
-    zonesdir: "{folder("zones")}"
-    pidfile: "{directory}/pid"
-    xfrdfile: "{directory}/xfrd"
-    zonelistfile: "{directory}/zones"
-    xfrdir: "{directory}"
-remote-control:
-    control-enable: no
-zone:
-    name: "."
-    zonefile: "root.signed"
-"""), ready=answers(root))
+root = free_port()
+start(*nsd(root, {".": zone_file(folder("zones") + "/root.signed")}), ready=answers(root))
 
 
 def answered(server="", forward=""):

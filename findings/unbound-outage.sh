@@ -9,23 +9,7 @@ from loopback import *
 
 def unbound(label, upstream):
     port = free_port()
-    conf = write(label + ".conf", f"""server:
-    interface: 127.0.0.1@{port}
-    do-not-query-localhost: no
-    do-daemonize: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder(label)}"
-    pidfile: ""
-    module-config: "iterator"
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "."
-    forward-addr: 127.0.0.1@{upstream.port}
-""")
-    start("unbound", "-d", "-p", "-c", conf, ready=answers(port))
+    start(*forwarding_unbound(label, port, {".": f"127.0.0.1@{upstream.port}"}), ready=answers(port))
     return port
 
 

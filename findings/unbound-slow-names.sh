@@ -9,27 +9,10 @@ from loopback import *
 upstream = Upstream(lambda name, qtype, q, tcp: (reply(q, ttl=0), 0.3 if name.startswith("slow") else 0))
 
 
-def slow(label, extra):
+def slow(label, *extra):
     """Returns how 20 slow names among 400 quick ones are answered: seconds, sorted, and failures."""
     port = free_port()
-    conf = write(label + ".conf", f"""server:
-    interface: 127.0.0.1@{port}
-    do-not-query-localhost: no
-    do-daemonize: no
-    use-syslog: no
-    username: ""
-    chroot: ""
-    directory: "{folder(label)}"
-    pidfile: ""
-    module-config: "iterator"
-    {extra}
-remote-control:
-    control-enable: no
-forward-zone:
-    name: "."
-    forward-addr: 127.0.0.1@{upstream.port}
-""")
-    p = start("unbound", "-d", "-p", "-c", conf, ready=answers(port))
+    p = start(*forwarding_unbound(label, port, {".": f"127.0.0.1@{upstream.port}"}, *extra), ready=answers(port))
     took, failed = [], 0
     for i in range(20):
         for k in range(20):
@@ -41,7 +24,7 @@ forward-zone:
     return sorted(took), failed
 
 
-(default, failed), (longer, failed_longer) = slow("default", ""), slow("longer", "infra-cache-min-rtt: 1000")
+(default, failed), (longer, failed_longer) = slow("default"), slow("longer", "infra-cache-min-rtt: 1000")
 conclude("a name that its upstream answers after 300 ms is answered after 300 ms, also if other names take 1 ms",
          "unbound 1.17.1 (Debian 1.17.1-2+deb12u4)",
          f"20 slow names take {default[10]:.2f} s (median) and {default[-1]:.2f} s (longest), {failed} fail; "
