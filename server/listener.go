@@ -143,7 +143,7 @@ func (l *listener) countOthers(udp bool) int {
 // before. Where it refuses, it chooses among them all.
 func (l *listener) passOver(c syscall.Conn, udp bool) {
 	if n := l.countOthers(udp); n > 0 {
-		_ = socket.WithFD(c, func(fd int) error { return socket.Prefer(fd, n) })
+		_ = socket.WithFD(c, func(fd int) error { return socket.Distribute(fd, n, 1) })
 	}
 }
 

@@ -109,7 +109,7 @@ func bindTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 			return socket.SetReuseport(fd, addr.Addr())
 		})
 	}}
-	lc.SetMultipathTCP(false) // Go's default is of no use within a node, and [socket.Prefer] fails with it
+	lc.SetMultipathTCP(false) // Go's default is of no use within a node, and [socket.Distribute] fails with it
 	ln, err := lc.Listen(context.Background(), socket.Network("tcp", addr.Addr()), addr.String())
 	if err != nil {
 		return nil, socket.ExplainBindError(err, addr)

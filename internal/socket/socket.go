@@ -258,12 +258,22 @@ func DuplicateFD(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(other), name), nil
 }
 
-// Prefer makes the kernel give all packets and connections for fd's address to fd, which was bound next after that many sockets of
-// other processes. When these are closed, the kernel chooses by its hash again.
-func Prefer(fd, before int) error {
-	program := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(before)}
-	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &program})
-	return os.NewSyscallError("setsockopt", err)
+// randomOffset is where a classic BPF program loads a random number
+// (SKF_AD_OFF + SKF_AD_RANDOM in linux/filter.h).
+const randomOffset = ^uint32(0x1000-56) + 1
+
+// Distribute makes the kernel distribute what arrives at the address of fd, a socket with SO_REUSEPORT, at random over n of its
+// sockets. These come behind the first before ones, in the order in which they were bound or, over TCP, began to listen. A socket that
+// does not exist any more stands for a choice by the kernel's hash.
+func Distribute(fd, before, n int) error {
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: randomOffset},
+		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
+		{Code: unix.BPF_ALU | unix.BPF_ADD | unix.BPF_K, K: uint32(before)},
+		{Code: unix.BPF_RET | unix.BPF_A},
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
 // WithFD calls use with c's descriptor and does not change the socket's mode.

@@ -4,8 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/socket"
 )
@@ -96,19 +94,7 @@ func (s *reuseportBalancer) concentrate(then time.Duration) {
 	}
 }
 
-// randomOffset is where a classic BPF program loads a random number
-// (SKF_AD_OFF + SKF_AD_RANDOM in linux/filter.h).
-const randomOffset = ^uint32(0x1000-56) + 1
-
-// attach distributes packets at random over the first n sockets behind those of others, in the
-// order in which they were bound.
+// attach distributes packets at random over the first n sockets behind those of others.
 func (s *reuseportBalancer) attach(n int) error {
-	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: randomOffset},
-		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(n)},
-		{Code: unix.BPF_ALU | unix.BPF_ADD | unix.BPF_K, K: s.before.Load()},
-		{Code: unix.BPF_RET | unix.BPF_A},
-	}
-	return unix.SetsockoptSockFprog(s.fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
-		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	return socket.Distribute(s.fd, int(s.before.Load()), n)
 }
